@@ -1,0 +1,120 @@
+"""The public tensor ops: one contract each, served by interchangeable backends.
+
+Shape letters, used everywhere in this project:
+
+    T tokens in the step      R requests in the step     H query heads     K key/value heads
+    D head size               N physical KV blocks       B block size      M blocks in the longest table
+
+A backend is an object with the methods of `Ops`. A model receives one and calls nothing else, so
+two engines with different backends can live in one process.
+
+Batch invariance: on the `cpu` backend every output element has one accumulation order that
+depends on its own row only, never on how many rows the step holds, how they are chunked, or how
+many threads share the work. Equal contexts therefore give bitwise equal results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True)
+class AttentionMetadata:
+    """Where this step's tokens stand and where their context lies. Tensors only.
+
+    Tokens of a request are consecutive rows; requests follow each other without padding.
+    """
+
+    query_start: torch.Tensor
+    """int32 [R + 1]: request r owns rows query_start[r] … query_start[r + 1] - 1."""
+    seq_lens: torch.Tensor
+    """int32 [R]: context length of each request, this step's tokens included."""
+    block_tables: torch.Tensor
+    """int32 [R, M]: physical block of each logical block; entries past the context are ignored."""
+    slot_mapping: torch.Tensor
+    """int64 [T]: block_id * block_size + offset, where the token's key and value are written."""
+    positions: torch.Tensor
+    """int64 [T]: position of each token in its request."""
+
+
+class Ops(Protocol):
+    """What a backend provides. Tensors are contiguous float32 unless stated otherwise."""
+
+    name: str
+    is_batch_invariant: bool
+
+    def describe(self) -> str:
+        """Return what runs where, for people: for example `numba, AVX-512, 2 threads`."""
+
+    def set_num_threads(self, num_threads: int) -> None:
+        """Set the threads of the calling thread's kernels (the setting is thread-local)."""
+
+    def warm_up(self) -> None:
+        """Compile whatever is compiled lazily. May take seconds the first time."""
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """Return x @ weight.T (+ bias). x [T, in], weight [out, in], bias [out] → [T, out]."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Root-mean-square norm over the last dimension (arXiv 1910.07467). x [T, C], weight [C] → [T, C]."""
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Add x to `residual` **in place**, then return the norm of the sum. All [T, C]."""
+
+    def rotary_embedding(
+        self, query: torch.Tensor, key: torch.Tensor, cos_sin: torch.Tensor, positions: torch.Tensor
+    ) -> None:
+        """Rotate query [T, H, D] and key [T, K, D] **in place** (arXiv 2104.09864, halves as in Hugging Face).
+
+        cos_sin [max_model_len, D]: cosines in the first half of a row, sines in the second;
+        positions int64 [T]. Query and key may be strided views whose last dimension is contiguous.
+        """
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """Return silu(gate) * up. gate_up [T, 2 * I], gate first → [T, I]."""
+
+    def write_kv(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """Scatter key and value [T, K, D] (last two dimensions contiguous) into the caches [N, B, K, D], **mutated**."""
+
+    def paged_attention(
+        self,
+        query: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+    ) -> torch.Tensor:
+        """Causal attention of query [T, H, D] over the paged caches [N, B, K, D] → [T, H, D] (arXiv 2309.06180).
+
+        Token at position p of request r attends to positions 0 … p, read in place through
+        block_tables[r]: exactly ceil((p + 1) / B) blocks. Query head h reads key/value head
+        h * K // H. The keys of this step must have been written before.
+        """
+
+
+def load_backend(name: str) -> Ops:
+    """Return a new backend: `cpu` (compiled), `reference` (plain torch, the definition of right).
+
+    Raises:
+        ValueError: unknown name.
+        ImportError, RuntimeError: the backend cannot run here; the message says why.
+    """
+    if name == "reference":
+        from kernels.reference.backend import ReferenceOps
+
+        return ReferenceOps()
+    if name == "cpu":
+        from kernels.cpu.backend import CpuOps
+
+        return CpuOps()
+    raise ValueError(f"kernel backend {name!r} is unknown: choose 'cpu' or 'reference'")

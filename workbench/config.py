@@ -1,0 +1,147 @@
+"""Frozen configuration of an engine, and the only place that reads environment variables.
+
+Field names are vLLM's where vLLM has the same thing. Values that have to be derived (the number
+of blocks from a byte budget, the context length from the model) are computed by functions that
+return them; they are never written back.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from workbench.errors import ConfigurationError
+
+DEFAULT_MODEL: Final = "SmolLM2-135M-Instruct"
+"""Name of the model that ships as a Python package; see `workbench.models.default_model`."""
+
+BLOCK_SIZES: Final = (8, 16, 32)
+DTYPES: Final = ("float32",)
+SCHEDULING_POLICIES: Final = ("fcfs",)
+KERNEL_BACKENDS: Final = ("auto", "cpu", "reference")
+
+DEFAULT_KV_CACHE_BYTES: Final = 1 << 30
+"""Bytes of KV cache when neither `num_blocks` nor `kv_cache_bytes` is given: 1 GiB."""
+
+LIVE_FIELDS: Final = frozenset({"max_num_batched_tokens", "max_num_seqs"})
+"""Fields that a running engine takes over between two steps; all others need a reload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Everything that decides how an engine runs.
+
+    Raises:
+        ConfigurationError: a value is out of range; the message names value, limit and remedy.
+    """
+
+    model: str = DEFAULT_MODEL
+    """Name of the packaged model or path to a GGUF file."""
+    dtype: str = "float32"
+    """Compute dtype of weights and KV cache."""
+    block_size: int = 16
+    """Tokens per KV block."""
+    num_blocks: int | None = None
+    """Number of KV blocks; takes precedence over `kv_cache_bytes`."""
+    kv_cache_bytes: int | None = None
+    """Byte budget for the KV cache, from which the number of blocks is derived."""
+    max_model_len: int | None = None
+    """Longest context (prompt + output) in tokens; the model's own limit when None."""
+    max_num_batched_tokens: int = 512
+    """Token budget of one step, prefill and decode together."""
+    max_num_seqs: int = 64
+    """Most requests that run in one step."""
+    max_num_waiting: int = 1024
+    """Most requests that may wait; one more is refused with QueueFullError."""
+    scheduling_policy: str = "fcfs"
+    kernel_backend: str = "auto"
+    """`auto` takes the compiled CPU kernels and says aloud when it cannot."""
+    num_threads: int | None = None
+    """Threads of the CPU kernels; all cores when None."""
+    check_integrity: bool = False
+    """Check every invariant of the memory manager after each step (tests)."""
+
+    def __post_init__(self) -> None:
+        _one_of("dtype", self.dtype, DTYPES)
+        _one_of("block_size", self.block_size, BLOCK_SIZES)
+        _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
+        _one_of("kernel_backend", self.kernel_backend, KERNEL_BACKENDS)
+        if not isinstance(self.model, str) or not self.model:
+            raise ConfigurationError(
+                f"model={self.model!r} is not a name: give {DEFAULT_MODEL!r} or a path to a GGUF file"
+            )
+        for name in ("num_blocks", "kv_cache_bytes", "max_model_len", "num_threads"):
+            if getattr(self, name) is not None:
+                _at_least_one(name, getattr(self, name))
+        for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_waiting"):
+            _at_least_one(name, getattr(self, name))
+        cores = os.cpu_count() or 1
+        if self.num_threads is not None and self.num_threads > cores:
+            raise ConfigurationError(
+                f"num_threads={self.num_threads} is more than the {cores} cores of this machine: give 1 to {cores}"
+            )
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, Any]) -> EngineConfig:
+        """Build a configuration from plain data, refusing unknown names.
+
+        Raises:
+            ConfigurationError: an unknown field, or a value out of range.
+        """
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigurationError(
+                f"unknown engine setting {', '.join(map(repr, unknown))}: known are {', '.join(sorted(known))}"
+            )
+        return cls(**values)
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed or isinstance(value, bool):
+        raise ConfigurationError(f"{name}={value!r} is not supported: choose one of {', '.join(map(str, allowed))}")
+
+
+def _at_least_one(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"{name}={value!r} must be a whole number of at least 1")
+
+
+# ------------------------------------------------------------------------------- environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What the process environment says. Read once, by `read_environment`."""
+
+    host: str | None
+    port: str | None
+    preset: str | None
+    model: str | None
+    browser: str | None
+    """Path of a Chromium for the browser tests (`WORKBENCH_CHROMIUM`)."""
+    require_browser: bool
+    """Browser tests fail instead of skipping without one (`WORKBENCH_REQUIRE_BROWSER=1`)."""
+
+
+def read_environment() -> Environment:
+    """Return the environment variables that this project understands. Empty counts as unset."""
+    get = os.environ.get
+    return Environment(
+        host=get("HOST") or None,
+        port=get("PORT") or None,
+        preset=get("PRESET") or None,
+        model=get("MODEL") or None,
+        browser=get("WORKBENCH_CHROMIUM") or None,
+        require_browser=get("WORKBENCH_REQUIRE_BROWSER") == "1",
+    )
+
+
+def prepare_process() -> None:
+    """Set process-wide switches of libraries; call before gradio, numba or torch are imported."""
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
+
+

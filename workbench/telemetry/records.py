@@ -1,0 +1,180 @@
+"""What a step leaves behind: frozen, msgpack-ready data, and the reasons for each decision.
+
+Every view, metric and trace is drawn from these records. They carry counts, ids and times, no
+tensors; a `StepRecord` together with its predecessors is enough to rebuild the state of the pool.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class RequestStatus(enum.StrEnum):
+    """Where a request stands. The last three are terminal."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing more will happen to the request."""
+        return self in (RequestStatus.FINISHED, RequestStatus.ABORTED, RequestStatus.FAILED)
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    """End-of-text token, a stop token id or a stop text."""
+    LENGTH = "length"
+    """max_tokens or the context length was reached."""
+    ABORT = "abort"
+    """The client went away or pressed Stop."""
+    ERROR = "error"
+    ENGINE_RELOAD = "engine_reload"
+
+
+class Decision(enum.StrEnum):
+    """What the scheduler decided about one request in one step."""
+
+    ADMITTED = "admitted"
+    RESUMED = "resumed"
+    CHUNKED = "chunked"
+    DEFERRED = "deferred"
+    PREEMPTED = "preempted"
+    FAILED = "failed"
+
+
+class Reason(enum.StrEnum):
+    """The rule behind a decision. `Explanation.numbers` carries the quantities that it compared."""
+
+    ROOM = "room"
+    """Blocks, budget and a sequence slot were free. numbers: needed_blocks, free_blocks, tokens."""
+    TOKEN_BUDGET = "token_budget"
+    """The step's budget is spent, or covers only a part. numbers: tokens, wanted_tokens, budget."""
+    NO_FREE_BLOCKS = "no_free_blocks"
+    """numbers: needed_blocks, free_blocks."""
+    MAX_NUM_SEQS = "max_num_seqs"
+    """numbers: running, max_num_seqs."""
+    BEHIND_HEAD = "behind_head"
+    """An earlier request could not be admitted. numbers: position."""
+    PREEMPTED_THIS_STEP = "preempted_this_step"
+    """Nothing is admitted in a step that had to preempt. numbers: num_preempted."""
+    OUTGREW_POOL = "outgrew_pool"
+    """Alone in the engine and still too large. numbers: needed_blocks, num_blocks."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """One decision with the rule that made it and the numbers that the rule compared."""
+
+    request_id: str
+    decision: Decision
+    reason: Reason
+    numbers: dict[str, int]
+    cause_request_id: str | None = None
+    """For a preemption: the request that needed the blocks."""
+
+
+class BlockStatus(enum.IntEnum):
+    """State of one physical block."""
+
+    FREE = 0
+    CACHED = 1
+    """Reference count 0, content kept for reuse (prefix caching)."""
+    ACTIVE = 2
+
+
+class BlockState(msgspec.Struct, frozen=True, array_like=True):
+    """One physical block after a step. Only blocks that changed in the step are recorded."""
+
+    block_id: int
+    status: BlockStatus
+    ref_count: int
+    num_filled: int
+    """Slots that hold a computed token, 0 … block_size."""
+    request_id: str | None
+    """First owner."""
+    logical_index: int
+    """Position of the block in that owner's table, -1 when free."""
+
+
+class RequestState(msgspec.Struct, frozen=True):
+    """One live request after a step, and what the step did for it."""
+
+    request_id: str
+    status: RequestStatus
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_computed_tokens: int
+    num_blocks: int
+    num_scheduled_tokens: int
+    """Tokens computed for it in this step, 0 when it only waited."""
+    num_new_tokens: int
+    """Tokens sampled for it in this step."""
+    is_prefill: bool
+    """Whether the scheduled tokens were prompt (or recomputed context), not one decode token."""
+    num_preemptions: int
+    arrival_time_s: float
+    finish_reason: FinishReason | None = None
+
+
+class StepRecord(msgspec.Struct, frozen=True):
+    """Everything that one engine step did. Times are seconds of `time.monotonic`."""
+
+    step_id: int
+    started_s: float
+    schedule_s: float
+    execute_s: float
+    update_s: float
+    num_scheduled_tokens: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    max_num_batched_tokens: int
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_free_blocks: int
+    num_active_blocks: int
+    num_cached_blocks: int
+    requests: tuple[RequestState, ...]
+    """Running, waiting and preempted requests, and those that ended in this step."""
+    block_changes: tuple[BlockState, ...]
+    explanations: tuple[Explanation, ...]
+
+    @property
+    def duration_s(self) -> float:
+        """Wall time of the step in seconds."""
+        return self.schedule_s + self.execute_s + self.update_s
+
+
+class PoolSnapshot(msgspec.Struct, frozen=True):
+    """State of the whole pool at the end of a step: the keyframe that deltas build upon."""
+
+    step_id: int
+    block_size: int
+    blocks: tuple[BlockState, ...]
+
+
+class RequestMetrics(msgspec.Struct, frozen=True):
+    """Latency of one request, in seconds. None where the request never got that far.
+
+    TTFT: arrival to first token. ITL: gaps between consecutive token deliveries. TPOT: mean time
+    per output token after the first. E2E: arrival to end. Queue: arrival to first scheduling.
+    """
+
+    arrival_time_s: float
+    queue_time_s: float | None
+    ttft_s: float | None
+    itl_p50_s: float | None
+    itl_p95_s: float | None
+    tpot_s: float | None
+    e2e_s: float
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_preemptions: int
