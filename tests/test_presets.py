@@ -1,0 +1,83 @@
+"""Presets are data: what is wrong in a file is said with the file, the key, the value and the remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from workbench.errors import ConfigurationError
+from workbench.presets import PRESET_DIRECTORY, load_presets, read_preset, select_preset
+
+
+def write(directory: Path, text: str, name: str = "mine") -> Path:
+    path = directory / f"{name}.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+HEAD = 'title = "T"\ndescription = "D"\n'
+
+
+def test_presets_in_the_repository_are_valid_and_default_comes_first():
+    presets = load_presets(PRESET_DIRECTORY)
+    assert list(presets) == ["default", "tiny-memory"]
+    assert presets["default"].engine_config().num_blocks == 1024
+    assert presets["default"].engine_config().block_size == 16
+    assert presets["default"].engine_config().max_num_batched_tokens == 512
+    assert presets["tiny-memory"].engine_config().num_blocks == 64
+
+
+def test_preset_overrides_win_over_the_file():
+    config = load_presets()["default"].engine_config(num_blocks=32, block_size=None, max_num_seqs=3)
+    assert (config.num_blocks, config.block_size, config.max_num_seqs) == (32, 16, 3)
+
+
+def test_preset_block_count_gives_way_to_a_byte_budget():
+    config = load_presets()["default"].engine_config(kv_cache_bytes=1 << 20)
+    assert (config.num_blocks, config.kv_cache_bytes) == (None, 1 << 20)
+
+
+def test_preset_is_refused_by_name_with_the_list_of_those_that_exist():
+    with pytest.raises(ConfigurationError, match="'huge' does not exist: choose one of default, tiny-memory"):
+        select_preset(load_presets(), "huge")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("[engine]\nnum_block = 4", r"mine\.toml: \[engine\] num_block=4 is not a known key.*num_blocks"),
+        ("[engine]\nnum_blocks = 'many'", r"\[engine\] num_blocks='many' has the wrong type: give a whole number"),
+        ("[engine]\nnum_blocks = true", r"num_blocks=True has the wrong type"),
+        ("[engine]\nblock_size = 7", r"mine\.toml: \[engine\] block_size=7 is not supported: choose one of 8, 16, 32"),
+        ("[engine]\nmax_num_seqs = 0", r"max_num_seqs=0 must be a whole number of at least 1"),
+        ("[engine]\ncheck_integrity = 'yes'", r"check_integrity='yes' has the wrong type: give true or false"),
+        ("[sampling]\ntemperature = -1.0", r"\[sampling\] temperature=-1.0 is not valid"),
+        ("[sampling]\ntemperature = 'hot'", r"\[sampling\] temperature='hot' has the wrong type: give a number"),
+        ("[sampling]\nbeams = 2", r"\[sampling\] beams=2 is not a known key"),
+        ("sampling = 3", r"sampling=3 must be a table"),
+        ("speed = 3", r"speed=3 is not a known key"),
+    ],
+)
+def test_preset_is_refused_with_file_key_value_and_remedy(tmp_path: Path, body: str, words: str):
+    with pytest.raises(ConfigurationError, match=words):
+        read_preset(write(tmp_path, HEAD + body))
+
+
+def test_preset_without_a_title_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match=r"title=None must be a text"):
+        read_preset(write(tmp_path, 'description = "D"'))
+
+
+def test_preset_that_is_not_toml_is_refused_with_the_place(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match=r"mine\.toml: .*line 2"):
+        read_preset(write(tmp_path, "title = [\n?"))
+
+
+def test_preset_directory_without_files_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="no preset in"):
+        load_presets(tmp_path)
+
+
+def test_preset_sampling_takes_whole_numbers_for_real_ones_and_one_stop_text(tmp_path: Path):
+    preset = read_preset(write(tmp_path, HEAD + "[sampling]\ntemperature = 1\nstop = '###'"))
+    assert preset.sampling.temperature == 1
+    assert preset.sampling.stop == ("###",)

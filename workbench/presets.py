@@ -1,0 +1,156 @@
+"""Presets: named engine and sampling settings, read from TOML files and validated.
+
+A preset file holds `title`, `description`, `[engine]` (fields of `EngineConfig`) and `[sampling]`
+(fields of `SamplingParams`). The file's stem is the preset's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from workbench.config import EngineConfig
+from workbench.errors import ConfigurationError, WorkbenchError
+from workbench.sampling_params import SamplingParams
+
+PRESET_DIRECTORY: Final = Path(__file__).resolve().parent.parent / "presets"
+DEFAULT_PRESET: Final = "default"
+SAMPLING_FIELDS: Final = ("temperature", "top_p", "top_k", "seed", "max_tokens", "stop")
+"""Sampling settings that a preset may give: those that the page shows."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One named set of settings."""
+
+    name: str
+    title: str
+    description: str
+    engine: Mapping[str, Any]
+    """Fields of `EngineConfig` that the preset sets; the rest keeps its default."""
+    sampling: SamplingParams
+
+    def engine_config(self, **overrides: Any) -> EngineConfig:
+        """Return the engine configuration, with `overrides` (None means not given) on top.
+
+        `num_blocks` and `kv_cache_bytes` both size the pool: overriding one drops the preset's other.
+
+        Raises:
+            ConfigurationError: a value is out of range.
+        """
+        given = {name: value for name, value in overrides.items() if value is not None}
+        values = dict(self.engine)
+        if "kv_cache_bytes" in given and "num_blocks" not in given:
+            values.pop("num_blocks", None)
+        return EngineConfig.from_mapping(values | given)
+
+
+def load_presets(directory: Path = PRESET_DIRECTORY) -> dict[str, Preset]:
+    """Read every `*.toml` in `directory`, ordered with `default` first, then by name.
+
+    Raises:
+        ConfigurationError: no preset at all, or a file that is not valid; the message names the
+            file, the key, the value and the remedy.
+    """
+    paths = sorted(directory.glob("*.toml"), key=lambda path: (path.stem != DEFAULT_PRESET, path.stem))
+    if not paths:
+        raise ConfigurationError(f"no preset in {directory}: expected at least {DEFAULT_PRESET}.toml")
+    return {path.stem: read_preset(path) for path in paths}
+
+
+def select_preset(presets: Mapping[str, Preset], name: str) -> Preset:
+    """Return the preset called `name`.
+
+    Raises:
+        ConfigurationError: there is none; the message lists those that exist.
+    """
+    if name not in presets:
+        raise ConfigurationError(f"preset {name!r} does not exist: choose one of {', '.join(presets)}")
+    return presets[name]
+
+
+def read_preset(path: Path) -> Preset:
+    """Read and validate one preset file.
+
+    Raises:
+        ConfigurationError: the file is unreadable, not TOML, or holds an unknown key or a wrong value.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"preset {path}: {error}; mend the file or remove it") from error
+    _refuse_unknown(path, "", data, ("title", "description", "engine", "sampling"))
+    for key in ("title", "description"):
+        if not isinstance(data.get(key), str) or not data[key].strip():
+            raise ConfigurationError(f"preset {path}: {key}={data.get(key)!r} must be a text of at least one character")
+    for key in ("engine", "sampling"):
+        if not isinstance(data.get(key, {}), dict):
+            raise ConfigurationError(f"preset {path}: {key}={data[key]!r} must be a table, [{key}]")
+    engine = _check_table(path, "engine", data.get("engine", {}), EngineConfig, _ENGINE_TYPES, tuple(_ENGINE_TYPES))
+    sampling = _check_table(
+        path, "sampling", data.get("sampling", {}), SamplingParams, _SAMPLING_TYPES, SAMPLING_FIELDS
+    )
+    return Preset(path.stem, data["title"], data["description"], engine, SamplingParams(**sampling))
+
+
+_ENGINE_TYPES: Final = {
+    field.name: typing.get_type_hints(EngineConfig)[field.name] for field in dataclasses.fields(EngineConfig)
+}
+_SAMPLING_TYPES: Final = typing.get_type_hints(SamplingParams)
+
+
+def _check_table(
+    path: Path, table: str, values: dict[str, Any], owner: type, types_of: dict[str, Any], known: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return `values` once each key is known and each value, tried alone, is accepted by `owner`."""
+    _refuse_unknown(path, f"[{table}] ", values, known)
+    for key, value in values.items():
+        if not _fits(value, types_of[key]):
+            raise ConfigurationError(
+                f"preset {path}: [{table}] {key}={value!r} has the wrong type: give {_type_words(types_of[key])}"
+            )
+        try:
+            owner(**{key: value})
+        except WorkbenchError as error:
+            raise ConfigurationError(f"preset {path}: [{table}] {error}") from error
+    return values
+
+
+def _refuse_unknown(path: Path, where: str, values: dict[str, Any], known: tuple[str, ...]) -> None:
+    for key in values:
+        if key not in known:
+            raise ConfigurationError(
+                f"preset {path}: {where}{key}={values[key]!r} is not a known key: "
+                f"remove it or use one of {', '.join(known)}"
+            )
+
+
+def _kinds(hint: Any) -> list[type]:
+    alternatives = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return [typing.get_origin(kind) or kind for kind in alternatives]
+
+
+_TOML_TYPES: Final[dict[type, tuple[type, ...]]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (int, float),
+    str: (str,),
+    tuple: (list, str),
+}
+"""What TOML may give for each annotation: it has no None, and its arrays stand for tuples."""
+
+
+def _fits(value: object, hint: Any) -> bool:
+    accepted = [kind for kind in _kinds(hint) if isinstance(value, _TOML_TYPES.get(kind, ()))]
+    return accepted == [bool] if isinstance(value, bool) else bool(accepted)
+
+
+def _type_words(hint: Any) -> str:
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}
+    return " or ".join(words[kind] for kind in _kinds(hint) if kind in words)
