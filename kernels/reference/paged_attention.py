@@ -1,0 +1,32 @@
+"""Causal attention over keys and values that lie in scattered blocks (arXiv 2309.06180)."""
+
+import torch
+
+from kernels.ops import AttentionMetadata
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+) -> torch.Tensor:
+    """Return softmax(scale * q · k) v for each token over positions 0 … its own. query [T, H, D] → [T, H, D].
+
+    Caches [N, B, K, D]; query head h reads key/value head h * K // H.
+    """
+    block_size, num_heads, num_kv_heads = key_cache.shape[1], query.shape[1], key_cache.shape[2]
+    output = torch.empty(query.shape, dtype=query.dtype)
+    for request in range(metadata.seq_lens.shape[0]):
+        first, last = metadata.query_start[request].item(), metadata.query_start[request + 1].item()
+        for token in range(first, last):
+            length = metadata.positions[token].item() + 1
+            num_blocks = -(-length // block_size)
+            blocks = metadata.block_tables[request, :num_blocks].long()
+            # [length, H, D]: the request's context, each key/value head repeated for its query heads.
+            keys = key_cache[blocks].flatten(0, 1)[:length].repeat_interleave(num_heads // num_kv_heads, dim=1)
+            values = value_cache[blocks].flatten(0, 1)[:length].repeat_interleave(num_heads // num_kv_heads, dim=1)
+            scores = torch.einsum("hd,lhd->hl", query[token], keys) * scale
+            output[token] = torch.einsum("hl,lhd->hd", torch.softmax(scores, dim=-1), values)
+    return output

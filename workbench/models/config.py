@@ -1,0 +1,29 @@
+"""Shape of a decoder, read from a model file's own metadata."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What a Llama-family decoder is made of. All sizes count elements."""
+
+    name: str
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    max_position_embeddings: int
+    """Longest context in tokens that the model was trained for."""
+    rms_norm_eps: float
+    rope_theta: float
+    tie_word_embeddings: bool
+    """The head reuses the embedding matrix."""
+    bos_token_id: int | None
+    eos_token_ids: frozenset[int]
+    """Every token that ends an answer: the tokenizer's own and the chat template's end of turn."""
