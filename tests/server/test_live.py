@@ -1,0 +1,235 @@
+"""The live feed's routes: equality with the pool over both transports, deltas, epochs, heartbeats, origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from tests.server.fake_service import FakeService
+from tests.server.live_client import LiveClient, states_in
+from workbench.server.feed import QUEUE_LENGTH
+from workbench.server.live import build_live_router
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService(num_blocks=24, seed=5)
+
+
+@pytest.fixture
+def http(service: FakeService) -> Iterator[TestClient]:
+    app = FastAPI()
+    app.include_router(build_live_router(service, interval_s=0.005, heartbeat_s=0.02))
+    with TestClient(app) as client:
+        yield client
+
+
+def poll(http: TestClient, client: LiveClient) -> None:
+    response = http.get("/live/frame", params=client.known)
+    assert response.status_code == 200
+    client.apply(response.content)
+
+
+def run_random_steps(service: FakeService, num_steps: int) -> None:
+    for _ in range(num_steps):
+        if service.engine.random.random() < 0.3:
+            service.engine.add_random()
+        service.step()
+
+
+def test_polling_equals_the_pool_after_hundreds_of_random_steps(service: FakeService, http: TestClient) -> None:
+    client = LiveClient()
+    kinds = set()
+    for _ in range(60):
+        run_random_steps(service, 5)
+        poll(http, client)
+        assert client.frame is not None
+        kinds.add(client.frame.is_full)
+        assert client.states() == states_in(service.pool_snapshot())
+    assert kinds == {True, False}
+
+
+def test_websocket_equals_the_pool_after_hundreds_of_random_steps(service: FakeService, http: TestClient) -> None:
+    client = LiveClient()
+    with http.websocket_connect("/live") as socket:
+        for _ in range(60):
+            run_random_steps(service, 5)
+            while client.frame is None or client.frame.step_id < service.engine.step_id:
+                client.apply(socket.receive_bytes())
+            assert client.states() == states_in(service.pool_snapshot())
+
+
+def test_websocket_first_frame_is_full_and_the_next_are_deltas(service: FakeService, http: TestClient) -> None:
+    service.engine.add(40, 50)
+    service.step()
+    client = LiveClient()
+    with http.websocket_connect("/live") as socket:
+        assert client.apply(socket.receive_bytes()).is_full
+        service.step()
+        frame = client.apply(socket.receive_bytes())
+        while frame.step_id < 1:
+            frame = client.apply(socket.receive_bytes())
+        assert not frame.is_full
+        assert frame.block_ids is not None
+        assert frame.block_ids.tolist() == [2]
+
+
+def test_websocket_resumes_with_a_delta_when_the_client_names_its_state(service: FakeService, http: TestClient) -> None:
+    service.engine.add(40, 50)
+    service.step()
+    client = LiveClient()
+    poll(http, client)
+    service.step()
+    known = "&".join(f"{k}={v}" for k, v in client.known.items())
+    with http.websocket_connect(f"/live?{known}") as socket:
+        frame = client.apply(socket.receive_bytes())
+    assert not frame.is_full
+    assert client.states() == states_in(service.pool_snapshot())
+
+
+def test_websocket_sends_heartbeats_when_nothing_changes(http: TestClient) -> None:
+    client = LiveClient()
+    with http.websocket_connect("/live") as socket:
+        versions = [client.apply(socket.receive_bytes()).version for _ in range(4)]
+    assert len(set(versions)) == 1
+
+
+def test_websocket_client_that_does_not_read_gets_one_delta_over_all_missed_steps(
+    service: FakeService, http: TestClient
+) -> None:
+    client = LiveClient()
+    poll(http, client)
+    run_random_steps(service, 200)
+    poll(http, client)
+    assert client.states() == states_in(service.pool_snapshot())
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"instance": 1, "epoch": 1, "version": 1},
+        {"instance": None, "epoch": 7, "version": 1},
+        {"instance": None, "epoch": 1, "version": 4_000_000},
+        {"instance": None, "epoch": 1, "version": 0},
+    ],
+    ids=["another-server", "another-epoch", "ahead-of-us", "nothing-held"],
+)
+def test_polling_answers_a_full_frame_to_an_unknown_state(
+    service: FakeService, http: TestClient, known: dict[str, int | None]
+) -> None:
+    client = LiveClient()
+    poll(http, client)
+    params = {k: client.known[k] if v is None else v for k, v in known.items()}
+    service.engine.add(4, 4)
+    service.step()
+    response = http.get("/live/frame", params=params)
+    assert client.apply(response.content).is_full
+
+
+def test_two_servers_never_share_an_epoch() -> None:
+    clients = []
+    for _ in range(2):
+        app = FastAPI()
+        app.include_router(build_live_router(FakeService()))
+        client = LiveClient()
+        poll(TestClient(app), client)
+        clients.append(client)
+    first, second = (c.frame.instance for c in clients if c.frame is not None)
+    assert first != second
+
+
+def test_reload_leaves_no_stale_block(service: FakeService, http: TestClient) -> None:
+    run_random_steps(service, 40)
+    client = LiveClient()
+    with http.websocket_connect("/live") as socket:
+        client.apply(socket.receive_bytes())
+        service.load(num_blocks=12, seed=1)
+        while client.frame is None or client.frame.epoch != 2:
+            client.apply(socket.receive_bytes())
+        assert client.frame.is_full
+        assert client.states() == [(0, 0, 0, None, -1)] * 12
+        assert client.frame.body["requests"] == []
+        service.engine.add(20, 5)
+        service.step()
+        while client.frame.step_id < 0:
+            client.apply(socket.receive_bytes())
+        assert client.states() == states_in(service.pool_snapshot())
+
+
+def test_records_of_the_old_engine_are_dropped_after_a_reload(service: FakeService, http: TestClient) -> None:
+    client = LiveClient()
+    poll(http, client)
+    run_random_steps(service, 10)
+    service.load(num_blocks=24)
+    poll(http, client)
+    assert client.states() == [(0, 0, 0, None, -1)] * 24
+
+
+def test_feed_takes_a_keyframe_when_records_were_lost(service: FakeService, http: TestClient) -> None:
+    client = LiveClient()
+    run_random_steps(service, 3)
+    poll(http, client)
+    for _ in range(30):
+        service.engine.add_random()
+        service.step(tell=False)
+    run_random_steps(service, 1)
+    poll(http, client)
+    assert client.states() == states_in(service.pool_snapshot())
+
+
+def test_feed_without_a_client_holds_a_bounded_number_of_records(service: FakeService, http: TestClient) -> None:
+    service.engine.add(4, 10_000)
+    run_random_steps(service, QUEUE_LENGTH + 50)
+    client = LiveClient()
+    poll(http, client)
+    assert client.states() == states_in(service.pool_snapshot())
+
+
+def test_frame_carries_load_progress_and_then_the_model(service: FakeService, http: TestClient) -> None:
+    ready = service.status
+    service.status = msgspec.structs.replace(ready, state="loading", phase="weights", done_bytes=61, total_bytes=97)
+    client = LiveClient()
+    poll(http, client)
+    assert client.frame is not None
+    body = client.frame.body["service"]
+    assert (body["state"], body["phase"], body["done_bytes"], body["total_bytes"]) == ("loading", "weights", 61, 97)
+    poll(http, client)
+    assert "service" not in client.frame.body
+    service.status = ready
+    poll(http, client)
+    assert client.frame.body["service"]["state"] == "ready"
+
+
+def test_request_rows_name_status_slot_and_tokens(service: FakeService, http: TestClient) -> None:
+    service.engine.add(20, 5)
+    service.engine.add(500, 5)
+    service.step()
+    service.step()
+    client = LiveClient()
+    poll(http, client)
+    assert client.frame is not None
+    assert client.frame.body["requests"] == [
+        [1, "r1", "running", 0, 20, 2, 21, 2, False, 0],
+        [2, "r2", "waiting", None, 500, 0, 0, 0, False, 0],
+    ]
+    figures = client.frame.body["figures"]
+    assert (figures["running"], figures["waiting"], figures["active_blocks"]) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("origin", ["http://elsewhere.example", "http://testserver:81", "null"])
+def test_live_refuses_pages_of_another_host(http: TestClient, origin: str) -> None:
+    assert http.get("/live/frame", headers={"origin": origin}).status_code == 403
+    with pytest.raises(WebSocketDisconnect), http.websocket_connect("/live", headers={"origin": origin}):
+        pass
+
+
+def test_live_accepts_pages_of_its_own_host(http: TestClient) -> None:
+    headers = {"origin": "http://testserver"}
+    assert http.get("/live/frame", headers=headers).status_code == 200
+    with http.websocket_connect("/live", headers=headers) as socket:
+        assert LiveClient().apply(socket.receive_bytes()).is_full

@@ -1,0 +1,182 @@
+"""From step records to frames: the one `LiveFeed` behind every socket and poll of a server.
+
+The engine thread only appends to a bounded deque. Everything else happens in the event loop's
+thread, when a client asks: drain, fold into the `LiveState`, encode what that client misses. With
+no client the deque forgets the oldest records; the gap is noticed and closed by a keyframe.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from workbench.errors import WorkbenchError
+from workbench.telemetry.frames import Frame, encode
+from workbench.telemetry.live_state import BLOCK_DTYPE, LiveState
+from workbench.telemetry.records import PoolSnapshot, RequestState, RequestStatus, StepRecord
+
+logger = logging.getLogger(__name__)
+
+QUEUE_LENGTH = 2048
+"""Step records held for the event loop."""
+MAX_WAITING_ROWS = 64
+"""Waiting requests named in a frame; all of them are counted."""
+
+
+class RecorderDoor(Protocol):
+    """What the feed needs of `telemetry.recorder.Recorder`."""
+
+    @property
+    def latest(self) -> StepRecord | None:
+        """The newest record."""
+
+    def snapshot(self) -> PoolSnapshot:
+        """The whole pool as of the newest record."""
+
+
+class EngineDoor(Protocol):
+    """What the server needs of `engine.service.EngineService`."""
+
+    @property
+    def status(self) -> Any:
+        """`ServiceStatus`: a cheap snapshot, from any thread."""
+
+    @property
+    def recorder(self) -> Any:
+        """`Recorder`."""
+
+    def subscribe(self, listener: Callable[[StepRecord], None]) -> Callable[[], None]:
+        """Call `listener` in the engine thread after each step; returns the way out."""
+
+
+class LiveFeed:
+    """Frames of one engine service. All methods belong to the event loop's thread."""
+
+    def __init__(self, service: EngineDoor, clock: Callable[[], float] = time.monotonic) -> None:
+        self._service = service
+        self._clock = clock
+        self.state = LiveState()
+        self.instance = secrets.randbits(32)
+        self._records: deque[tuple[int, StepRecord]] = deque(maxlen=QUEUE_LENGTH)
+        self._status: Any = None
+        self._status_version = 0
+        self._cache: dict[int, bytes] = {}
+        self._cache_key: tuple[int, float] | None = None
+        self.unsubscribe = service.subscribe(self._on_step)
+
+    def _on_step(self, record: StepRecord) -> None:
+        """In the engine thread: hand over and return."""
+        self._records.append((self._service.status.epoch, record))
+
+    def drain(self) -> int:
+        """Fold in what the engine did since the last call and return the version of the state."""
+        status = self._service.status
+        if status.epoch != self.state.epoch and status.num_blocks:
+            self.state.reset(status.epoch, status.num_blocks, status.block_size)
+        if status != self._status:
+            self._status = status
+            self.state.version += 1
+            self._status_version = self.state.version
+        while self._records:
+            epoch, record = self._records.popleft()
+            if epoch != self.state.epoch:
+                continue
+            if record.step_id > self.state.step_id + 1 and not self._close_gap(record):
+                continue
+            self.state.apply(record)
+        return self.state.version
+
+    def _close_gap(self, record: StepRecord) -> bool:
+        """Take a keyframe when `record` is not the next one. False: not to be had, skip the record."""
+        if self.state.step_id < 0 and record.step_id <= 1:
+            return True
+        try:
+            recorder = self._service.recorder
+            latest, snapshot = recorder.latest, recorder.snapshot()
+        except WorkbenchError as error:
+            logger.warning("live feed: no keyframe after a gap before step %d: %s", record.step_id, error)
+            return False
+        if self._service.status.epoch != self.state.epoch:
+            return False
+        self.state.keyframe(snapshot, latest)
+        return True
+
+    def is_known(self, instance: int, epoch: int, version: int) -> bool:
+        """Whether a client at `version` of that epoch can be served a delta."""
+        return instance == self.instance and epoch == self.state.epoch and 0 < version <= self.state.version
+
+    def frame(self, base_version: int) -> bytes:
+        """Return the bytes that bring a client from `base_version` to now; 0 asks for a full frame."""
+        now_s = self._clock()
+        key = (self.state.version, round(now_s, 1))
+        if key != self._cache_key:
+            self._cache, self._cache_key = {}, key
+        data = self._cache.get(base_version)
+        if data is None:
+            data = self._cache[base_version] = encode(self._build(base_version, now_s))
+        return data
+
+    def _build(self, base_version: int, now_s: float) -> Frame:
+        state = self.state
+        changed = state.changed_since(base_version) if base_version else None
+        if changed is not None and len(changed) * (BLOCK_DTYPE.itemsize + 4) >= state.blocks.nbytes > 0:
+            base_version, changed = 0, None
+        body: dict[str, Any] = {"figures": self._figures(now_s), "requests": self._request_rows()}
+        if self._status_version > base_version:
+            body["service"] = msgspec.to_builtins(self._status)
+        return Frame(
+            instance=self.instance,
+            epoch=state.epoch,
+            version=state.version,
+            base_version=base_version,
+            step_id=state.step_id,
+            num_blocks=state.num_blocks,
+            block_size=state.block_size,
+            block_ids=None if changed is None else changed.astype(np.uint32),
+            blocks=state.blocks if changed is None else state.blocks[changed],
+            body=body,
+        )
+
+    def _figures(self, now_s: float) -> dict[str, float]:
+        figures = self.state.figures(now_s)
+        return {
+            "running": figures.num_running,
+            "waiting": figures.num_waiting,
+            "tokens_per_s": round(figures.tokens_per_s, 2),
+            "active_blocks": figures.num_active_blocks,
+            "cached_blocks": figures.num_cached_blocks,
+            "step_ms": round(figures.step_s * 1000, 2),
+        }
+
+    def _request_rows(self) -> list[list[Any]]:
+        rows: list[list[Any]] = []
+        num_waiting = 0
+        for request in self.state.requests.values():
+            num_waiting += request.slot is None
+            if request.slot is None and num_waiting > MAX_WAITING_ROWS:
+                continue
+            rows.append(_request_row(request.key, request.slot, request.state))
+        return rows
+
+
+def _request_row(key: int, slot: int | None, state: RequestState) -> list[Any]:
+    """One row in the order of `frames.REQUEST_FIELDS`."""
+    return [
+        key,
+        state.request_id,
+        state.status.value,
+        slot,
+        state.num_prompt_tokens,
+        state.num_output_tokens,
+        state.num_computed_tokens,
+        state.num_blocks,
+        state.is_prefill and state.status is RequestStatus.RUNNING,
+        state.num_preemptions,
+    ]

@@ -1,0 +1,219 @@
+"""The present state of every block and request, folded from step records: what the live views show.
+
+`LiveState` is plain data with one owner: whoever drains the records calls `apply`. It knows nothing
+of threads, sockets or clocks. Each block and each part of the rest carries the version at which it
+last changed, so that "what is new since version v" is a comparison, whatever a client missed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.telemetry.records import BlockState, BlockStatus, PoolSnapshot, RequestState, RequestStatus, StepRecord
+
+BLOCK_DTYPE: Final = np.dtype(
+    [
+        ("status", "u1"),
+        ("num_filled", "u1"),
+        ("ref_count", "<u2"),
+        ("owner", "<u4"),
+        ("logical_index", "<i4"),
+        ("since_step", "<u4"),
+        ("changed_step", "<u4"),
+    ]
+)
+"""One block, 20 bytes. `owner` is a request key, 0 for none. `since_step` is when the block came
+into its present status and owner (allocated, or last used when cached); `changed_step` is when
+anything of it last changed."""
+
+RATE_WINDOW_S: Final = 3.0
+"""Output tokens per second are a mean over this many seconds."""
+
+
+@dataclass
+class LiveRequest:
+    """A request that has not ended. `key` names it on the wire and is never used again in an epoch."""
+
+    key: int
+    slot: int | None
+    """Colour slot: the lowest free one at admission, kept through preemption, freed at the end."""
+    state: RequestState
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Numbers of the header strip after the last step. Rates are per second, times seconds."""
+
+    num_running: int
+    num_waiting: int
+    tokens_per_s: float
+    num_active_blocks: int
+    num_cached_blocks: int
+    step_s: float
+
+
+class LiveState:
+    """Blocks, requests and header figures of one engine. An epoch is one loaded engine."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.block_size = 0
+        self.version = 0
+        self.step_id = -1
+        self.blocks: npt.NDArray[np.void] = np.zeros(0, BLOCK_DTYPE)
+        self.requests: dict[str, LiveRequest] = {}
+        self._block_versions: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self._slots = _SlotPool()
+        self._next_key = 1
+        self._rate = _TokenRate()
+        self._latest: StepRecord | None = None
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of physical blocks, 0 before an engine is loaded."""
+        return len(self.blocks)
+
+    def reset(self, epoch: int, num_blocks: int, block_size: int) -> None:
+        """Begin a new epoch: every block free, no request known. The version goes on rising."""
+        self.epoch = epoch
+        self.block_size = block_size
+        self.version += 1
+        self.step_id = -1
+        self.blocks = np.zeros(num_blocks, BLOCK_DTYPE)
+        self.blocks["logical_index"] = -1
+        self._block_versions = np.full(num_blocks, self.version, np.uint32)
+        self.requests = {}
+        self._slots = _SlotPool()
+        self._next_key = 1
+        self._rate = _TokenRate()
+        self._latest = None
+
+    def apply(self, record: StepRecord) -> None:
+        """Fold one step. Records of an epoch come in order; one that is already known is ignored."""
+        if record.step_id <= self.step_id:
+            return
+        self.version += 1
+        self.step_id = record.step_id
+        self._apply_requests(record.requests)
+        for block in record.block_changes:
+            self._write_block(block, record.step_id)
+        self._rate.add(record.started_s + record.duration_s, sum(r.num_new_tokens for r in record.requests))
+        self._latest = record
+
+    def keyframe(self, snapshot: PoolSnapshot, latest: StepRecord | None) -> None:
+        """Take over a whole pool after records were lost. Living requests keep their colours.
+
+        Args:
+            snapshot: every block at the end of a step.
+            latest: the record of that step, for the requests; None before the first step.
+        """
+        self.version += 1
+        self.step_id = snapshot.step_id
+        if latest is not None:
+            self._apply_requests(latest.requests)
+            self._latest = latest
+        for block in snapshot.blocks:
+            self._write_block(block, snapshot.step_id)
+
+    def changed_since(self, version: int) -> npt.NDArray[np.intp]:
+        """Return the ids of the blocks that changed after `version`, ascending."""
+        return np.flatnonzero(self._block_versions > version)
+
+    def figures(self, now_s: float) -> Figures:
+        """Return the header's numbers at `now_s` (seconds of `time.monotonic`)."""
+        latest = self._latest
+        if latest is None:
+            return Figures(0, 0, 0.0, 0, 0, 0.0)
+        return Figures(
+            num_running=latest.num_running,
+            num_waiting=latest.num_waiting,
+            tokens_per_s=self._rate.at(now_s),
+            num_active_blocks=latest.num_active_blocks,
+            num_cached_blocks=latest.num_cached_blocks,
+            step_s=latest.duration_s,
+        )
+
+    def _apply_requests(self, states: Iterable[RequestState]) -> None:
+        seen = set()
+        for state in states:
+            if state.status.is_terminal:
+                continue
+            seen.add(state.request_id)
+            request = self._request(state)
+            request.state = state
+            if request.slot is None and state.status is RequestStatus.RUNNING:
+                request.slot = self._slots.take()
+        for request_id in [r for r in self.requests if r not in seen]:
+            self._slots.give_back(self.requests.pop(request_id).slot)
+
+    def _request(self, state: RequestState) -> LiveRequest:
+        request = self.requests.get(state.request_id)
+        if request is None:
+            request = self.requests[state.request_id] = LiveRequest(self._next_key, None, state)
+            self._next_key += 1
+        return request
+
+    def _write_block(self, block: BlockState, step_id: int) -> None:
+        cell = self.blocks[block.block_id]
+        owner = self.requests.get(block.request_id) if block.request_id is not None else None
+        active = block.status is BlockStatus.ACTIVE
+        key = owner.key if owner is not None and active else 0
+        values = (int(block.status), block.num_filled, min(block.ref_count, 0xFFFF), key, block.logical_index)
+        before = tuple(cell[name].item() for name in ("status", "num_filled", "ref_count", "owner", "logical_index"))
+        if values == before:
+            return
+        if (values[0], key) != (before[0], before[3]):
+            cell["since_step"] = max(step_id, 0)
+        cell["status"], cell["num_filled"], cell["ref_count"], cell["owner"], cell["logical_index"] = values
+        cell["changed_step"] = max(step_id, 0)
+        self._block_versions[block.block_id] = self.version
+
+
+class _SlotPool:
+    """Small numbers, lowest free first."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._next = 0
+
+    def take(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        self._next += 1
+        return self._next - 1
+
+    def give_back(self, slot: int | None) -> None:
+        if slot is not None:
+            heapq.heappush(self._free, slot)
+
+
+class _TokenRate:
+    """Output tokens per second over the last `RATE_WINDOW_S` seconds."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, int]] = deque()
+        self._busy_since_s: float | None = None
+
+    def add(self, ended_s: float, num_tokens: int) -> None:
+        self._forget(ended_s)
+        if not self._steps:
+            self._busy_since_s = ended_s
+        self._steps.append((ended_s, num_tokens))
+
+    def at(self, now_s: float) -> float:
+        self._forget(now_s)
+        if not self._steps or self._busy_since_s is None:
+            return 0.0
+        span = min(RATE_WINDOW_S, max(0.5, now_s - self._busy_since_s))
+        return sum(n for _, n in self._steps) / span
+
+    def _forget(self, now_s: float) -> None:
+        while self._steps and self._steps[0][0] <= now_s - RATE_WINDOW_S:
+            self._steps.popleft()
