@@ -56,7 +56,10 @@ RULES = (
     Rule("workbench.llm", DOOR, never=PAGE_LIBRARIES),
     Rule("workbench.server", DOOR, never=("torch", "gradio", "plotly")),
     Rule("workbench.ui", DOOR, never=("torch",)),
-    Rule("workbench.bench", (*DOOR, "workbench.models.default_model")),
+    Rule(
+        "workbench.bench",
+        (*DOOR, "workbench.foreign_kernels", "workbench.models.default_model", "workbench.models.gguf_file"),
+    ),
     Rule("app", ("kernels", "workbench")),
 )
 

@@ -1,7 +1,8 @@
 """Notice the PyPI package `kernels`, which shares its import name with our kernels folder.
 
 transformers asks the installed distributions whether `kernels` is there and then imports names
-from it. Beside this project that import finds our folder instead, and, for the versions that it accepts, it fails to import a model.
+from it. Beside this project that import finds our folder instead, and transformers, for those
+versions of the package that it accepts, can no longer import a model.
 """
 
 from __future__ import annotations

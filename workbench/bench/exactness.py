@@ -1,0 +1,211 @@
+"""Greedy answers against Hugging Face `generate`, token for token, over every combination of settings.
+
+Where the reference itself is within 1e-3 of a tie, the other token is accepted; the engine is then
+asked again with the reference's tokens as context, so that everything after it is compared too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from workbench.bench.command_line import log
+from workbench.bench.report import Report, describe_environment
+from workbench.config import BLOCK_SIZES, DEFAULT_MODEL
+from workbench.models.default_model import resolve_model_path
+from workbench.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from workbench.bench.golden import Golden, GoldenCase
+    from workbench.bench.reference import ReferenceAnswer
+    from workbench.llm import LLM
+
+NUM_NEW_TOKENS: Final = 64
+TOKEN_BUDGETS: Final = (16, 2048)
+SPARE_BLOCKS: Final = 2
+"""Blocks that a small pool has beyond what its longest request needs."""
+MAX_TIE_FRACTION: Final = 0.01
+
+Continue = Callable[[Sequence[int], int], Sequence[int]]
+"""(context, number of tokens) → the engine's greedy continuation."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run the engine, under which the answers must not change."""
+
+    is_batched: bool
+    """All prompts at once; otherwise one after the other."""
+    block_size: int
+    max_num_batched_tokens: int
+    has_small_pool: bool
+    """A pool that holds little more than the longest request, so that others are preempted."""
+
+    def __str__(self) -> str:
+        parts = ("batch" if self.is_batched else "single", f"block{self.block_size}")
+        return "-".join((*parts, f"budget{self.max_num_batched_tokens}", "small" if self.has_small_pool else "ample"))
+
+    def engine_fields(self, cases: Sequence[GoldenCase]) -> dict[str, int]:
+        """Return the EngineConfig fields of this setting."""
+        fields = {"block_size": self.block_size, "max_num_batched_tokens": self.max_num_batched_tokens}
+        if self.has_small_pool:
+            longest = max(len(case.prompt_token_ids) + len(case.answer.token_ids) for case in cases)
+            fields["num_blocks"] = -(-longest // self.block_size) + SPARE_BLOCKS
+        return fields
+
+
+ALL_SETTINGS: Final = tuple(
+    Setting(is_batched, block_size, budget, has_small_pool)
+    for is_batched, block_size, budget, has_small_pool in itertools.product(
+        (False, True), BLOCK_SIZES, TOKEN_BUDGETS, (False, True)
+    )
+    if is_batched or not has_small_pool  # a request alone is never preempted
+)
+
+
+@dataclass
+class Comparison:
+    """What came of comparing answers under one setting."""
+
+    num_positions: int = 0
+    num_preemptions: int = 0
+    ties: list[str] = field(default_factory=list)
+    """Positions where the engine took the other token of a tie: `prompt@position`."""
+    mismatches: list[str] = field(default_factory=list)
+    """Positions where it was wrong: `prompt@position: 5 instead of 7`."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--record", action="store_true", help="derive the reference answers, write tests/golden, stop")
+    source.add_argument("--golden", action="store_true", help="take the recorded answers instead of deriving them now")
+    parser.add_argument("--only", metavar="TEXT", help="only settings whose name contains this, for example small")
+
+
+def run(args: argparse.Namespace) -> Report:
+    """Compare all settings with the reference; the report fails on any mismatch or too many ties."""
+    from workbench.bench.golden import GOLDEN_PATH, load_golden, save_golden
+
+    path = resolve_model_path(DEFAULT_MODEL)
+    if args.golden:
+        golden = load_golden()
+        golden.check_model(path)
+    else:
+        golden = derive_golden(path)
+    if args.record:
+        save_golden(golden, GOLDEN_PATH)
+        log(f"wrote {GOLDEN_PATH}")
+    settings = [setting for setting in ALL_SETTINGS if not args.record and (args.only or "") in str(setting)]
+    results = {}
+    for number, setting in enumerate(settings, 1):
+        results[str(setting)] = result = run_setting(setting, golden.cases)
+        log(
+            f"{number}/{len(settings)} {setting}: {result.num_positions} tokens, {len(result.mismatches)} wrong, "
+            f"{len(result.ties)} ties, {result.num_preemptions} preemptions"
+        )
+        for line in (*result.mismatches, *result.ties):
+            log(f"    {line}")
+    return _report(results, golden, "recorded" if args.golden else "derived in this run")
+
+
+def derive_golden(path: Path) -> Golden:
+    """Let transformers answer every prompt, one by one. Takes minutes."""
+    from workbench.bench.golden import Golden, GoldenCase, sha256_of
+    from workbench.bench.prompts import exactness_prompts
+    from workbench.bench.reference import ReferenceModel
+    from workbench.models.gguf_file import GGUFFile
+    from workbench.models.tokenizer import Tokenizer
+
+    reference = ReferenceModel(path)
+    cases = []
+    for name, ids in exactness_prompts(Tokenizer(GGUFFile(path).metadata)).items():
+        log(f"reference answer to {name}, {len(ids)} tokens")
+        cases.append(GoldenCase(name, tuple(ids), reference.answer(ids, NUM_NEW_TOKENS)))
+    versions = {library: importlib.metadata.version(library) for library in ("transformers", "torch")}
+    return Golden(sha256_of(path), versions, tuple(cases))
+
+
+def run_setting(setting: Setting, cases: Sequence[GoldenCase]) -> Comparison:
+    """Run the cases on an engine of their own and compare."""
+    from workbench.llm import LLM
+
+    comparison = Comparison()
+    with LLM(DEFAULT_MODEL, **setting.engine_fields(cases)) as llm:
+
+        def continue_from(context: Sequence[int], num_tokens: int) -> Sequence[int]:
+            return _generate(llm, [context], num_tokens, comparison)[0]
+
+        batches = [cases] if setting.is_batched else [[case] for case in cases]
+        for batch in batches:
+            answers = _generate(llm, [case.prompt_token_ids for case in batch], NUM_NEW_TOKENS, comparison)
+            for case, answer in zip(batch, answers, strict=True):
+                compare(case, answer, continue_from, comparison)
+    return comparison
+
+
+def _generate(llm: LLM, prompts: Sequence[Sequence[int]], max_tokens: int, comparison: Comparison) -> list[list[int]]:
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    outputs = llm.generate([list(prompt) for prompt in prompts], params)
+    comparison.num_preemptions += sum(output.metrics.num_preemptions for output in outputs)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def compare(case: GoldenCase, answer: Sequence[int], continue_from: Continue, comparison: Comparison) -> None:
+    """Compare one answer with the reference's and add the outcome to `comparison`.
+
+    After an accepted tie the rest is generated again from the reference's own tokens. After a
+    mismatch nothing more is compared: what follows has another context.
+    """
+    expected: ReferenceAnswer = case.answer
+    length = len(expected.token_ids)
+    actual = list(answer)
+    for position, token in enumerate(expected.token_ids):
+        comparison.num_positions += 1
+        got = actual[position] if position < len(actual) else None
+        if got == token:
+            continue
+        if got not in expected.ties.get(position, ()):
+            comparison.mismatches.append(f"{case.name}@{position}: {got} instead of {token}")
+            return
+        comparison.ties.append(f"{case.name}@{position}")
+        forced = expected.token_ids[: position + 1]
+        rest = length - len(forced)
+        actual = [*forced, *(continue_from([*case.prompt_token_ids, *forced], rest) if rest else ())]
+
+
+def _report(results: dict[str, Comparison], golden: Golden, source: str) -> Report:
+    num_positions = sum(result.num_positions for result in results.values())
+    num_ties = sum(len(result.ties) for result in results.values())
+    num_mismatches = sum(len(result.mismatches) for result in results.values())
+    unpreempted = [name for name, result in results.items() if name.endswith("small") and not result.num_preemptions]
+    failures = []
+    if num_mismatches:
+        failures.append(f"{num_mismatches} answers differ from the reference")
+    if num_ties > MAX_TIE_FRACTION * num_positions:
+        failures.append(f"{num_ties} ties among {num_positions} tokens are more than {MAX_TIE_FRACTION:.0%}")
+    if unpreempted:
+        failures.append(f"nothing was preempted in {', '.join(unpreempted)}, so these showed nothing")
+    figures = {
+        "settings_count": len(results),
+        "prompts_count": len(golden.cases),
+        "tokens_compared_count": num_positions,
+        "mismatches_count": num_mismatches,
+        "ties_count": num_ties,
+        "ties_percent": 100 * num_ties / num_positions if num_positions else 0.0,
+        "preemptions_count": sum(result.num_preemptions for result in results.values()),
+    }
+    settings = {
+        "model": DEFAULT_MODEL,
+        "model_sha256": golden.model_sha256,
+        "reference": f"transformers {golden.made_with['transformers']} generate, float32, {source}",
+        "new_tokens": NUM_NEW_TOKENS,
+        "prompt_tokens": [len(case.prompt_token_ids) for case in golden.cases],
+        "combinations": list(results),
+    }
+    return Report(figures, settings, describe_environment(), "; ".join(failures) or None)
