@@ -143,5 +143,3 @@ def prepare_process() -> None:
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
-
-

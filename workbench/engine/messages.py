@@ -5,10 +5,12 @@ Whoever stands outside the engine holds only these, never a `Request`.
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from workbench.sampling_params import SamplingParams
-from workbench.telemetry.records import FinishReason, RequestMetrics
+from workbench.telemetry.records import BlockStatus, FinishReason, RequestMetrics
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -62,3 +64,60 @@ class RequestFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 Event = TokenEvent | RequestFinished
+
+
+class ServiceState(enum.StrEnum):
+    """Where the engine behind the door stands."""
+
+    LOADING = "loading"
+    READY = "ready"
+    RELOADING = "reloading"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of what the service is and does, for headers, health checks and error banners."""
+
+    state: ServiceState
+    phase: str = ""
+    """What a load is doing, in words; empty when nothing is loading."""
+    done_bytes: int = 0
+    total_bytes: int = 0
+    error: str | None = None
+    """The last load error or engine exception, with its remedy."""
+    error_traceback: str | None = None
+    model_name: str = ""
+    source_format: str = ""
+    dtype: str = ""
+    backend: str = ""
+    device: str = "cpu"
+    notices: tuple[str, ...] = ()
+    """Features that were asked for and are not active, each with the reason."""
+    epoch: int = 0
+    num_blocks: int = 0
+    block_size: int = 0
+    block_bytes: int = 0
+    kv_cache_bytes: int = 0
+    weight_bytes: int = 0
+    max_model_len: int = 0
+    vocab_size: int = 0
+
+
+class BlockDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """One physical block in full, on demand."""
+
+    block_id: int
+    status: BlockStatus
+    ref_count: int
+    num_filled: int
+    request_ids: tuple[str, ...]
+    logical_index: int
+    """Position in the first owner's table, -1 when free."""
+    first_position: int
+    """Position in the context of the block's first slot, -1 when free."""
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    """The filled slots, each decoded by itself."""
+    num_bytes: int
+    step_id: int

@@ -146,6 +146,8 @@ class StepRecord(msgspec.Struct, frozen=True):
     """Running, waiting and preempted requests, and those that ended in this step."""
     block_changes: tuple[BlockState, ...]
     explanations: tuple[Explanation, ...]
+    epoch: int = 0
+    """Changes with every loaded engine, so that a reader notices a restart or a reload."""
 
     @property
     def duration_s(self) -> float:
@@ -159,6 +161,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     step_id: int
     block_size: int
     blocks: tuple[BlockState, ...]
+    epoch: int = 0
 
 
 class RequestMetrics(msgspec.Struct, frozen=True):

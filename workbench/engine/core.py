@@ -1,0 +1,236 @@
+"""The engine's heartbeat: schedule → build and execute → update → record, once per step.
+
+`EngineCore` is single-threaded and knows nothing of queues or clients. It takes commands between
+steps and returns events; `EngineService` owns the thread around it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from workbench.config import EngineConfig
+from workbench.engine.block_pool import BlockPool
+from workbench.engine.detokenizer import OutputText
+from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.latency import RequestLatency
+from workbench.engine.limits import kv_block_bytes, resolve_max_model_len, resolve_num_blocks
+from workbench.engine.messages import BlockDetails, Event, RequestFinished, Submit, TokenEvent
+from workbench.engine.model_runner import ModelRunner
+from workbench.engine.policies import POLICIES
+from workbench.engine.request import Request
+from workbench.engine.scheduler import Scheduler, StepResult
+from workbench.engine.scheduler_output import SchedulerOutput
+from workbench.engine.step_record import StepTimes, build_step_record
+from workbench.models.loader import LoadedModel
+from workbench.telemetry.records import FinishReason, PoolSnapshot, RequestStatus, StepRecord
+
+
+@dataclass(frozen=True)
+class _OpenRequest:
+    """A request that has no terminal event yet."""
+
+    request: Request
+    latency: RequestLatency
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What a step hands to the service."""
+
+    events: tuple[Event, ...]
+    record: StepRecord
+    error: Exception | None = None
+    """An exception of the model or of the engine; its requests have ended with it."""
+
+
+class EngineCore:
+    """Scheduler, memory manager and model runner of one loaded engine."""
+
+    def __init__(self, config: EngineConfig, loaded: LoadedModel, epoch: int = 0) -> None:
+        """Allocate the KV pool for a loaded model.
+
+        Raises:
+            ConfigurationError: the pool does not fit, or the context is longer than the model's.
+        """
+        self.config = config
+        self.loaded = loaded
+        self.epoch = epoch
+        self.max_model_len = resolve_max_model_len(config, loaded.config)
+        self.num_blocks = resolve_num_blocks(config, loaded.config)
+        self.block_bytes = kv_block_bytes(loaded.config, config.block_size)
+        self.runner = ModelRunner(loaded.model, loaded.config, self.num_blocks, config.block_size)
+        self.scheduler = self._new_scheduler()
+        self._open: dict[str, _OpenRequest] = {}
+        self._ended: list[Request] = []
+        self._num_arrived = 0
+        self._step_id = 0
+
+    def _new_scheduler(self) -> Scheduler:
+        return Scheduler(
+            KVCacheManager(BlockPool(self.num_blocks, self.config.block_size)),
+            POLICIES[self.config.scheduling_policy](),
+            max_num_batched_tokens=self.config.max_num_batched_tokens,
+            max_num_seqs=self.config.max_num_seqs,
+            max_model_len=self.max_model_len,
+            eos_token_ids=self.loaded.config.eos_token_ids,
+        )
+
+    # ------------------------------------------------------------------------------ commands
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do or report anything."""
+        return self.scheduler.has_work or self.scheduler.kv_cache.pool.has_changes or bool(self._ended)
+
+    def submit(self, command: Submit, seed: int) -> None:
+        """Queue a request. `seed` drives its sampling when its parameters give none."""
+        params = command.sampling_params
+        request = Request(
+            command.request_id,
+            command.prompt_token_ids,
+            params,
+            arrival_index=self._num_arrived,
+            arrival_time_s=command.arrival_time_s,
+            seed=seed,
+            text=OutputText(self.loaded.tokenizer, params.stop, params.skip_special_tokens),
+        )
+        self._num_arrived += 1
+        self._open[request.request_id] = _OpenRequest(request, RequestLatency(command.arrival_time_s))
+        self.scheduler.add(request)
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> tuple[Event, ...]:
+        """End a request; an unknown or ended id yields no event."""
+        request = self.scheduler.abort(request_id, reason)
+        return () if request is None else (self._end(request, time.monotonic()),)
+
+    def abort_all(self, reason: FinishReason) -> tuple[Event, ...]:
+        """End every request."""
+        return tuple(event for request_id in list(self.scheduler.requests) for event in self.abort(request_id, reason))
+
+    def set_limits(self, max_num_batched_tokens: int, max_num_seqs: int) -> None:
+        """Take over new limits from the next step on."""
+        self.scheduler.max_num_batched_tokens = max_num_batched_tokens
+        self.scheduler.max_num_seqs = max_num_seqs
+
+    # ---------------------------------------------------------------------------------- step
+
+    def step(self) -> StepOutcome:
+        """Run one step. Exceptions end the requests that they concern and are returned, not raised."""
+        self._step_id += 1
+        started = time.monotonic()
+        plan = SchedulerOutput(self._step_id, (), self.scheduler.max_num_batched_tokens)
+        scheduled = executed = started
+        events: tuple[Event, ...] = ()
+        result, error = StepResult(), None
+        try:
+            plan = self.scheduler.schedule(self._step_id)
+            scheduled = executed = time.monotonic()
+            output = self.runner.execute(plan)
+            executed = time.monotonic()
+            result = self.scheduler.update_from_output(plan, output)
+            events = self._events(plan, result, scheduled, executed)
+            if self.config.check_integrity:
+                self.scheduler.check_integrity()
+        except Exception as exception:  # noqa: BLE001 - no fault of one step may end the engine
+            error = exception
+            events += self._recover(plan, exception)
+        times = StepTimes(started, scheduled, executed, time.monotonic())
+        record = build_step_record(plan, result, self.scheduler, self._ended, times, self.epoch)
+        self._ended.clear()
+        return StepOutcome(events, record, error)
+
+    def _events(self, plan: SchedulerOutput, result: StepResult, scheduled_s: float, now_s: float) -> tuple[Event, ...]:
+        """Token events of everyone who got tokens, then the terminal events."""
+        for item in plan.scheduled:
+            self._open[item.request_id].latency.on_scheduled(scheduled_s)
+        events: list[Event] = []
+        for request_id, token_ids in result.new_token_ids.items():
+            entry = self._open[request_id]
+            entry.latency.on_tokens(now_s, len(token_ids))
+            text = entry.request.text.take() if entry.request.text is not None else ""
+            events.append(TokenEvent(request_id, plan.step_id, token_ids, text, entry.request.num_output_tokens))
+        events += [self._end(request, now_s) for request in result.finished]
+        return tuple(events)
+
+    def _end(self, request: Request, now_s: float) -> RequestFinished:
+        """The one terminal event of a request."""
+        assert request.finish_reason is not None
+        self._ended.append(request)
+        latency = self._open.pop(request.request_id).latency
+        return RequestFinished(
+            request_id=request.request_id,
+            finish_reason=request.finish_reason,
+            text=request.text.take() if request.text is not None else "",
+            metrics=latency.finish(now_s, request.num_prompt_tokens, request.num_preemptions),
+            stop_reason=request.stop_reason,
+            error=None if request.error is None else str(request.error) or type(request.error).__name__,
+            error_type=None if request.error is None else type(request.error).__name__,
+        )
+
+    def _recover(self, plan: SchedulerOutput, error: Exception) -> tuple[Event, ...]:
+        """End the requests that were in flight when `error` struck, and leave the books balanced.
+
+        Those are the requests of the plan, or all running ones when there is no plan yet. Should
+        the books not balance afterwards, or nobody be found to blame, the pool and the queues are
+        made anew and every request ends: the engine always goes on.
+        """
+        in_flight = [item.request_id for item in plan.scheduled] or [r.request_id for r in self.scheduler.running]
+        try:
+            for request_id in in_flight:
+                self.scheduler.fail(request_id, error)
+            self.scheduler.check_integrity()
+        except Exception as second:  # noqa: BLE001 - whatever is broken, the engine starts afresh
+            second.__context__ = error
+            self.scheduler = self._new_scheduler()
+        if all(request_id in self.scheduler.requests for request_id in self._open):
+            self.scheduler = self._new_scheduler()
+        lost = [entry.request for request_id, entry in self._open.items() if request_id not in self.scheduler.requests]
+        for request in lost:
+            if request.finish_reason is None:
+                request.error, request.status, request.finish_reason = error, RequestStatus.FAILED, FinishReason.ERROR
+        now = time.monotonic()
+        return tuple(self._end(request, now) for request in lost)
+
+    # ---------------------------------------------------------------------------- inspection
+
+    def check_integrity(self) -> None:
+        """Assert every invariant of queues, tables and pool."""
+        self.scheduler.check_integrity()
+
+    def release(self) -> None:
+        """Let go of the KV storage; the core cannot step any more."""
+        self.runner.release()
+
+    def pool_snapshot(self) -> PoolSnapshot:
+        """Return the state of every block, straight from the pool."""
+        return self.scheduler.kv_cache.snapshot(self._step_id, self.epoch)
+
+    def block_details(self, block_id: int) -> BlockDetails:
+        """Return one block in full, its tokens decoded.
+
+        Raises:
+            IndexError: no such block.
+        """
+        if not 0 <= block_id < self.num_blocks:
+            raise IndexError(f"block_id={block_id} does not exist: blocks are 0 to {self.num_blocks - 1}")
+        kv_cache = self.scheduler.kv_cache
+        state = kv_cache.block_state(block_id)
+        token_ids: tuple[int, ...] = ()
+        first = state.logical_index * self.config.block_size if state.request_id is not None else -1
+        if state.request_id is not None:
+            token_ids = tuple(self.scheduler.requests[state.request_id].token_ids[first : first + state.num_filled])
+        decode = self.loaded.tokenizer.decode
+        return BlockDetails(
+            block_id=block_id,
+            status=state.status,
+            ref_count=state.ref_count,
+            num_filled=state.num_filled,
+            request_ids=kv_cache.owners(block_id),
+            logical_index=state.logical_index,
+            first_position=first,
+            token_ids=token_ids,
+            tokens=tuple(decode([token_id], skip_special_tokens=False) for token_id in token_ids),
+            num_bytes=self.block_bytes,
+            step_id=self._step_id,
+        )

@@ -1,0 +1,63 @@
+"""What is refused before it is queued. Each refusal gives the value, the limit and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.engine.messages import ServiceState, ServiceStatus
+from workbench.errors import EngineStoppedError, InvalidPromptError, PromptTooLongError, QueueFullError
+from workbench.sampling_params import SamplingParams
+
+_REMEDY = {
+    ServiceState.LOADING: "wait until the model is loaded",
+    ServiceState.RELOADING: "send the request again in a few seconds",
+    ServiceState.FAILED: "mend the cause shown in the error and load again",
+    ServiceState.STOPPED: "start a new engine",
+}
+
+
+def check_is_ready(status: ServiceStatus) -> None:
+    """Raise EngineStoppedError unless the engine takes requests."""
+    if status.state is not ServiceState.READY:
+        cause = f" ({status.error})" if status.error and status.state is ServiceState.FAILED else ""
+        raise EngineStoppedError(f"the engine is {status.state}{cause}: {_REMEDY[status.state]}")
+
+
+def check_room_in_queue(num_open: int, limit: int) -> None:
+    """Raise QueueFullError when as many requests are open as may run and wait."""
+    if num_open >= limit:
+        raise QueueFullError(
+            f"{num_open} requests are open and at most {limit} may run and wait (max_num_seqs + max_num_waiting): "
+            "try again when some have ended"
+        )
+
+
+def check_request(prompt_token_ids: Sequence[int], params: SamplingParams, status: ServiceStatus) -> None:
+    """Refuse what could never be served.
+
+    Raises:
+        InvalidPromptError: empty, or a token id outside the vocabulary.
+        PromptTooLongError: longer than the context allows, or than the whole KV pool.
+        InvalidSamplingParamsError: a token id parameter outside the vocabulary.
+    """
+    length = len(prompt_token_ids)
+    if length == 0:
+        raise InvalidPromptError("the prompt has 0 tokens: give at least 1")
+    for token_id in prompt_token_ids:
+        if not isinstance(token_id, int) or not 0 <= token_id < status.vocab_size:
+            raise InvalidPromptError(
+                f"prompt token id {token_id!r} is not in the vocabulary: ids go from 0 to {status.vocab_size - 1}"
+            )
+    params.check_vocabulary(status.vocab_size)
+    if length >= status.max_model_len:
+        raise PromptTooLongError(
+            f"the prompt has {length:,} tokens and the context holds {status.max_model_len:,}, at least one of them "
+            f"for the answer: shorten the prompt to {status.max_model_len - 1:,} tokens"
+        )
+    needed = -(-length // status.block_size)
+    if needed > status.num_blocks:
+        raise PromptTooLongError(
+            f"the prompt has {length:,} tokens and needs {needed:,} KV blocks of {status.block_size} tokens, the whole "
+            f"pool has {status.num_blocks:,}: shorten it to {status.num_blocks * status.block_size:,} tokens or start "
+            f"the engine with num_blocks >= {needed:,}"
+        )

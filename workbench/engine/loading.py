@@ -1,0 +1,86 @@
+"""From a configuration to a running core: pick kernels, load the model, allocate the pool."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kernels.ops import Ops, load_backend
+from workbench.config import EngineConfig
+from workbench.engine.core import EngineCore
+from workbench.errors import BackendUnavailableError
+from workbench.models.loader import LoadedModel, LoadProgress, load_model
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A core, and what a person should know of how it came to be."""
+
+    core: EngineCore
+    ops: Ops
+    notices: tuple[str, ...]
+
+
+def choose_backend(config: EngineConfig) -> tuple[Ops, tuple[str, ...]]:
+    """Return the kernel backend and notices about what is not active.
+
+    `auto` means the compiled CPU kernels. Should they fail to load, the reference kernels serve
+    and a notice says so and why; asked for by name, a backend that cannot run is an error.
+
+    Raises:
+        BackendUnavailableError: the backend asked for cannot run here.
+    """
+    if config.kernel_backend != "auto":
+        try:
+            return load_backend(config.kernel_backend), ()
+        except (ImportError, RuntimeError) as error:
+            raise BackendUnavailableError(
+                f"kernel_backend={config.kernel_backend!r} cannot run here: {error}"
+            ) from error
+    try:
+        return load_backend("cpu"), ()
+    except (ImportError, RuntimeError) as error:
+        notice = f"The compiled CPU kernels are not active ({error}); the slow reference kernels serve instead."
+        return load_backend("reference"), (notice,)
+
+
+def load_engine(
+    config: EngineConfig, epoch: int, progress: Callable[[LoadProgress], None], reuse: Loaded | None = None
+) -> Loaded:
+    """Load everything that `config` asks for; must run in the engine's own thread.
+
+    Args:
+        config: of the new engine.
+        epoch: number of the new engine.
+        progress: called often with what is being done; an exception that it raises ends the load.
+        reuse: the former engine; its model is kept where the new configuration asks for the same.
+
+    Raises:
+        BackendUnavailableError, ModelLoadError, ConfigurationError.
+    """
+    loaded: LoadedModel
+    if reuse is not None and _has_same_model(reuse.core.config, config):
+        ops, notices, loaded = reuse.ops, reuse.notices, reuse.core.loaded
+        set_threads(ops, config)
+    else:
+        progress(LoadProgress("compiling kernels", 0, 0))
+        ops, notices = choose_backend(config)
+        set_threads(ops, config)
+        ops.warm_up()
+        loaded = load_model(config.model, ops, progress)
+    progress(LoadProgress("allocating the KV cache", 0, 0))
+    return Loaded(EngineCore(config, loaded, epoch), ops, notices)
+
+
+def set_threads(ops: Ops, config: EngineConfig) -> None:
+    """Set the threads of kernels and torch for the calling thread (the setting is thread-local)."""
+    num_threads = config.num_threads or os.cpu_count() or 1
+    ops.set_num_threads(num_threads)
+    torch.set_num_threads(num_threads)
+
+
+def _has_same_model(old: EngineConfig, new: EngineConfig) -> bool:
+    return (old.model, old.dtype, old.kernel_backend) == (new.model, new.dtype, new.kernel_backend)

@@ -1,0 +1,29 @@
+"""Scheduling policies: in which order requests wait, and who yields when blocks run out.
+
+To add one: a file with a class that fulfils `SchedulingPolicy`, one line in `POLICIES`, and its
+name in `workbench.config.SCHEDULING_POLICIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from workbench.engine.policies.fcfs import FirstComeFirstServed
+from workbench.engine.request import Request
+
+
+class SchedulingPolicy(Protocol):
+    """Pure choices over requests; a policy changes nothing."""
+
+    name: str
+
+    def waiting_key(self, request: Request) -> Any:
+        """Return a sort key: the request with the smallest is admitted first."""
+
+    def choose_victim(self, running: Sequence[Request]) -> Request:
+        """Return the running request to preempt. `running` is never empty."""
+
+
+POLICIES: dict[str, Callable[[], SchedulingPolicy]] = {FirstComeFirstServed.name: FirstComeFirstServed}
+"""Every policy by its configuration name."""

@@ -1,0 +1,85 @@
+"""One request inside the engine: what was asked, how far it got.
+
+Only the scheduler changes a request. There are no phases: a request has `num_tokens` known tokens
+and `num_computed_tokens` whose keys and values lie in the cache, and every step lets it catch up.
+Prefill, chunked prefill, decode and the recomputation after a preemption are all that same gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from workbench.sampling_params import SamplingParams
+from workbench.telemetry.records import FinishReason, RequestStatus
+
+
+class TextStream(Protocol):
+    """Turns tokens into text as they come and watches for stop texts."""
+
+    def push(self, token_id: int) -> str | None:
+        """Take one token; return the stop text that it completed, if any."""
+
+    def flush(self) -> None:
+        """Release what was held back: no more tokens will come."""
+
+    def take(self) -> str:
+        """Return the text that became certain since the last call."""
+
+
+class Request:
+    """Mutable state of one request; owned by the scheduler."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        *,
+        arrival_index: int = 0,
+        arrival_time_s: float = 0.0,
+        seed: int = 0,
+        text: TextStream | None = None,
+    ) -> None:
+        """`arrival_index` orders requests; `seed` drives sampling when the parameters give none."""
+        self.request_id = request_id
+        self.sampling_params = sampling_params
+        self.arrival_index = arrival_index
+        self.arrival_time_s = arrival_time_s
+        self.seed = seed if sampling_params.seed is None else sampling_params.seed
+        self.text = text
+        self.status = RequestStatus.WAITING
+        self.token_ids: list[int] = list(prompt_token_ids)
+        """Prompt and output so far; a preempted request recomputes all of them."""
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.num_computed_tokens = 0
+        self.num_preemptions = 0
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: str | int | None = None
+        self.error: Exception | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens, prompt and output."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """A copy of the tokens generated so far."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_missing_tokens(self) -> int:
+        """Known tokens that are not computed yet."""
+        return self.num_tokens - self.num_computed_tokens
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id}, {self.status}, prompt={self.num_prompt_tokens}, "
+            f"output={self.num_output_tokens}, computed={self.num_computed_tokens})"
+        )

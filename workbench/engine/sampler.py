@@ -1,0 +1,140 @@
+"""Logits to tokens, vectorized over the batch: greedy, temperature, top-k, top-p.
+
+A function of tensors with no state. Every row is treated by itself, so a request's tokens do not
+depend on its neighbours. Sampling draws one uniform number per row and inverts the cumulative
+distribution; the number comes from (seed, output position), see `random_numbers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from workbench.engine.random_numbers import Purpose, uniform
+from workbench.sampling_params import SamplingParams
+
+NUM_CANDIDATES = 1024
+"""Rows with top-k or top-p look at this many best logits first; sorting the whole vocabulary is a
+hundred times slower and almost never needed."""
+
+
+@dataclass(frozen=True)
+class SamplingBatch:
+    """Sampling parameters of S rows, as arrays [S]."""
+
+    temperature: np.ndarray
+    top_k: np.ndarray
+    """Vocabulary size where all tokens are kept."""
+    top_p: np.ndarray
+    uniforms: np.ndarray
+    """float64 in [0, 1): the one random number of each row."""
+
+    @classmethod
+    def build(
+        cls, params: Sequence[SamplingParams], seeds: Sequence[int], positions: Sequence[int], vocab_size: int
+    ) -> SamplingBatch:
+        """Gather the parameters of a step's sampled rows."""
+        return cls(
+            temperature=np.array([p.temperature for p in params], dtype=np.float64),
+            top_k=np.array([min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in params]),
+            top_p=np.array([p.top_p for p in params], dtype=np.float64),
+            uniforms=uniform(np.array(seeds, dtype=np.uint64), np.array(positions, dtype=np.int64), Purpose.SAMPLE),
+        )
+
+
+def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """Return one token id per row, int64 [S]. Temperature 0 is greedy whatever else is set.
+
+    Order of filters as in vLLM and Hugging Face: temperature, top-k, top-p. The token that crosses
+    the top-p threshold is kept; of equal logits at the top-k boundary all are kept.
+
+    Args:
+        logits: float32 [S, vocab].
+        batch: parameters of the S rows.
+    """
+    tokens = logits.argmax(dim=-1)
+    is_random = batch.temperature > 0
+    if not is_random.any():
+        return tokens
+    vocab_size = logits.shape[-1]
+    is_cut = (batch.top_k < vocab_size) | (batch.top_p < 1)
+    for rows, draw in (
+        (np.flatnonzero(is_random & ~is_cut), _draw_from_all),
+        (np.flatnonzero(is_random & is_cut), _draw_from_best),
+    ):
+        if rows.size:
+            index = torch.from_numpy(rows)
+            tokens[index] = draw(logits[index], _take(batch, rows))
+    return tokens
+
+
+def _take(batch: SamplingBatch, rows: np.ndarray) -> SamplingBatch:
+    return SamplingBatch(batch.temperature[rows], batch.top_k[rows], batch.top_p[rows], batch.uniforms[rows])
+
+
+def _scaled(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """Logits over temperature in float64, shifted so that the best is 0: no temperature overflows."""
+    wide = logits.double()
+    wide = wide - wide.amax(dim=-1, keepdim=True)
+    return wide / torch.from_numpy(batch.temperature).unsqueeze(1)
+
+
+def _draw_from_all(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """Sample from the whole vocabulary."""
+    return _invert(_scaled(logits, batch).exp(), batch.uniforms)
+
+
+def _draw_from_best(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """Sample from what top-k and top-p leave, looking at the best candidates only where they do."""
+    scaled = _scaled(logits, batch)
+    total = scaled.exp().sum(dim=-1)
+    num_candidates = min(NUM_CANDIDATES, logits.shape[-1])
+    values, token_ids = scaled.topk(num_candidates, dim=-1)
+    weights, is_complete = _filter(values, total, batch, logits.shape[-1])
+    tokens = token_ids.gather(1, _invert(weights, batch.uniforms).unsqueeze(1)).squeeze(1)
+    for row in np.flatnonzero(~is_complete):
+        one = _take(batch, np.array([row]))
+        order_values, order = scaled[row : row + 1].sort(dim=-1, descending=True)
+        weights, _ = _filter(order_values, total[row : row + 1], one, logits.shape[-1])
+        tokens[row] = order[0, _invert(weights, one.uniforms)[0]]
+    return tokens
+
+
+def _filter(
+    values: torch.Tensor, total: torch.Tensor, batch: SamplingBatch, vocab_size: int
+) -> tuple[torch.Tensor, np.ndarray]:
+    """Weights [S, C] of sorted candidates after top-k and top-p, zero where cut.
+
+    Also returns, per row, whether the candidates hold everything that the filters keep.
+
+    Args:
+        values: scaled logits [S, C], best first.
+        total: sum of exp over the whole vocabulary [S].
+        batch: parameters of the S rows.
+        vocab_size: size of the whole vocabulary.
+    """
+    count = values.shape[1]
+    top_k = torch.from_numpy(np.minimum(batch.top_k, count)).unsqueeze(1)
+    has_top_k = torch.from_numpy(batch.top_k < vocab_size).unsqueeze(1)
+    boundary = values.gather(1, top_k - 1)
+    weights = values.exp().masked_fill(has_top_k & (values < boundary), 0.0)
+    mass = torch.where(has_top_k.squeeze(1), weights.sum(dim=-1), total).unsqueeze(1)
+    before = weights.cumsum(dim=-1) - weights
+    threshold = torch.from_numpy(batch.top_p).unsqueeze(1) * mass
+    has_top_p = torch.from_numpy(batch.top_p < 1).unsqueeze(1)  # at top_p = 1 rounding must not cut anything
+    kept = weights.masked_fill(has_top_p & (before >= threshold), 0.0)
+    holds_top_k = (batch.top_k <= count) | (batch.top_k == vocab_size)
+    is_complete = (kept[:, -1] == 0).numpy() & holds_top_k if count < vocab_size else np.ones(len(kept), dtype=bool)
+    return kept, is_complete
+
+
+def _invert(weights: torch.Tensor, uniforms: np.ndarray) -> torch.Tensor:
+    """Index where the cumulative weight passes uniform * total, int64 [S]; never a zero weight."""
+    cumulative = weights.cumsum(dim=-1)
+    total = cumulative[:, -1:]
+    below = torch.nextafter(total, torch.zeros_like(total))  # a product that rounds up must not step off the end
+    target = torch.minimum(torch.from_numpy(uniforms).unsqueeze(1) * total, below)
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1)

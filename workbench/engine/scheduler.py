@@ -1,0 +1,331 @@
+"""Iteration-level scheduling: before every step, decide who computes how many tokens.
+
+Running requests are served first, in order of arrival; what is left of the token budget admits
+waiting ones. A prompt longer than the budget is computed in chunks beside everyone's decode
+(continuous batching as in Orca, OSDI 2022; chunked prefill as in Sarathi-Serve, arXiv 2403.02310).
+When blocks run out, the policy names a victim, whose blocks are freed and whose whole context,
+prompt and output, is computed again later (arXiv 2309.06180, section 4.5).
+
+The scheduler holds no tensors and reads no clock: it runs alone in tests and in simulation.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.policies import SchedulingPolicy
+from workbench.engine.request import Request
+from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from workbench.errors import KVCacheExhaustedError
+from workbench.telemetry.records import Decision, Explanation, FinishReason, Reason, RequestStatus
+
+MAX_EXPLAINED_WAITING = 32
+"""Explanations per step for requests that merely stand behind the head of the queue."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step changed for the outside: new tokens per request, and requests that ended."""
+
+    new_token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    finished: tuple[Request, ...] = ()
+
+
+@dataclass
+class _Plan:
+    """The plan while it grows; `build` freezes it."""
+
+    budget: int
+    shares: dict[str, int] = field(default_factory=dict)
+    explanations: list[Explanation] = field(default_factory=list)
+    num_preempted: int = 0
+    failed: list[Request] = field(default_factory=list)
+
+    def explain(
+        self, request: Request, decision: Decision, reason: Reason, cause: Request | None = None, **numbers: int
+    ) -> None:
+        cause_id = None if cause is None else cause.request_id
+        self.explanations.append(Explanation(request.request_id, decision, reason, numbers, cause_id))
+
+
+class Scheduler:
+    """Owns all requests; alone changes their status, counters and output, and the two queues."""
+
+    def __init__(
+        self,
+        kv_cache: KVCacheManager,
+        policy: SchedulingPolicy,
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        eos_token_ids: Iterable[int] = (),
+    ) -> None:
+        """`max_model_len` bounds prompt + output of a request, in tokens."""
+        self.kv_cache = kv_cache
+        self.policy = policy
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_seqs = max_num_seqs
+        self.max_model_len = max_model_len
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.requests: dict[str, Request] = {}
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self._failed_in_plan: list[Request] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is not finished."""
+        return bool(self.requests)
+
+    # ---------------------------------------------------------------------------- membership
+
+    def add(self, request: Request) -> None:
+        """Queue a request that the door has accepted."""
+        assert request.request_id not in self.requests, f"{request.request_id} exists already"
+        self.requests[request.request_id] = request
+        self._enqueue(request)
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Request | None:
+        """End a request wherever it stands and free its blocks. Unknown ids return None."""
+        request = self.requests.get(request_id)
+        if request is None:
+            return None
+        self._finish(request, RequestStatus.ABORTED, reason)
+        return request
+
+    def fail(self, request_id: str, error: Exception) -> Request | None:
+        """End a request with an error and free its blocks. Unknown ids return None."""
+        request = self.requests.get(request_id)
+        if request is None:
+            return None
+        request.error = error
+        self._finish(request, RequestStatus.FAILED, FinishReason.ERROR)
+        return request
+
+    # ------------------------------------------------------------------------------ schedule
+
+    def schedule(self, step_id: int) -> SchedulerOutput:
+        """Plan one step within the token budget. Allocates blocks, preempts, admits."""
+        plan = _Plan(budget=self.max_num_batched_tokens)
+        self._serve_running(plan)
+        self._admit_waiting(plan)
+        self._failed_in_plan = plan.failed
+        return SchedulerOutput(
+            step_id=step_id,
+            scheduled=tuple(self._share_of(request, plan) for request in self.running if self._is_in(request, plan)),
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            explanations=tuple(plan.explanations),
+            failed_request_ids=tuple(request.request_id for request in plan.failed),
+        )
+
+    def _serve_running(self, plan: _Plan) -> None:
+        """Give each running request its missing tokens, preempting where blocks run out."""
+        for request in list(self.running):
+            if request.status is not RequestStatus.RUNNING:
+                continue  # preempted for the sake of an earlier one in this very loop
+            wanted = request.num_missing_tokens
+            if plan.budget == 0:
+                self._explain_budget(plan, request, Decision.DEFERRED, 0, wanted)
+                continue
+            tokens = min(wanted, plan.budget)
+            if self._make_room(plan, request, request.num_computed_tokens + tokens):
+                self._grant(plan, request, tokens, wanted)
+
+    def _make_room(self, plan: _Plan, request: Request, num_tokens: int) -> bool:
+        """Allocate blocks for `num_tokens` tokens, preempting until they fit. False: it yielded."""
+        pool = self.kv_cache.pool
+        if self.kv_cache.blocks_for(num_tokens) > pool.num_blocks:
+            self._fail_too_large(plan, request, num_tokens)
+            return False
+        while not self.kv_cache.allocate(request.request_id, num_tokens):
+            victim = self.policy.choose_victim(self.running)
+            self._preempt(plan, victim, cause=request, num_tokens=num_tokens)
+            if victim is request:
+                return False
+        return True
+
+    def _grant(self, plan: _Plan, request: Request, tokens: int, wanted: int) -> None:
+        plan.shares[request.request_id] = tokens
+        plan.budget -= tokens
+        if tokens < wanted:
+            self._explain_budget(plan, request, Decision.CHUNKED, tokens, wanted)
+
+    def _preempt(self, plan: _Plan, victim: Request, cause: Request, num_tokens: int) -> None:
+        """Free the victim's blocks and queue it again; what the plan gave it is given back."""
+        plan.explain(
+            victim,
+            Decision.PREEMPTED,
+            Reason.NO_FREE_BLOCKS,
+            cause,
+            needed_blocks=self.kv_cache.blocks_needed(cause.request_id, num_tokens),
+            free_blocks=self.kv_cache.num_free_blocks,
+            freed_blocks=self.kv_cache.num_blocks_of(victim.request_id),
+        )
+        plan.budget += plan.shares.pop(victim.request_id, 0)
+        plan.num_preempted += 1
+        self.kv_cache.free(victim.request_id)
+        self.running.remove(victim)
+        victim.num_computed_tokens = 0
+        victim.num_preemptions += 1
+        victim.status = RequestStatus.PREEMPTED
+        self._enqueue(victim)
+
+    def _fail_too_large(self, plan: _Plan, request: Request, num_tokens: int) -> None:
+        needed, total = self.kv_cache.blocks_for(num_tokens), self.kv_cache.pool.num_blocks
+        plan.explain(request, Decision.FAILED, Reason.OUTGREW_POOL, needed_blocks=needed, num_blocks=total)
+        request.error = KVCacheExhaustedError(
+            f"{request.request_id} has grown to {num_tokens} tokens and needs {needed} KV blocks, "
+            f"the whole pool has {total}: ask for fewer tokens or start the engine with num_blocks >= {needed}"
+        )
+        self._finish(request, RequestStatus.FAILED, FinishReason.ERROR)
+        plan.failed.append(request)
+
+    def _admit_waiting(self, plan: _Plan) -> None:
+        """Admit from the head of the queue while budget, sequence slots and blocks last.
+
+        A request is admitted only when its whole known context fits, and takes those blocks at
+        once: one that is admitted chunk by chunk could be preempted halfway, again and again.
+        """
+        while self.waiting:
+            head = self.waiting[0]
+            if not self._may_admit(plan, head):
+                break
+            decision = Decision.RESUMED if head.status is RequestStatus.PREEMPTED else Decision.ADMITTED
+            wanted = head.num_missing_tokens
+            tokens = min(wanted, plan.budget)
+            needed, free = self.kv_cache.blocks_for(head.num_tokens), self.kv_cache.num_free_blocks
+            plan.explain(head, decision, Reason.ROOM, needed_blocks=needed, free_blocks=free, tokens=tokens)
+            allocated = self.kv_cache.allocate(head.request_id, head.num_tokens)
+            assert allocated
+            self.waiting.pop(0)
+            self.running.append(head)
+            head.status = RequestStatus.RUNNING
+            self._grant(plan, head, tokens, wanted)
+        for position, request in enumerate(self.waiting[1 : MAX_EXPLAINED_WAITING + 1], start=1):
+            plan.explain(request, Decision.DEFERRED, Reason.BEHIND_HEAD, position=position)
+
+    def _may_admit(self, plan: _Plan, head: Request) -> bool:
+        """Whether the head of the queue can start now; if not, the plan says which rule held it."""
+        if plan.num_preempted:
+            plan.explain(head, Decision.DEFERRED, Reason.PREEMPTED_THIS_STEP, num_preempted=plan.num_preempted)
+            return False
+        if len(self.running) >= self.max_num_seqs:
+            running, limit = len(self.running), self.max_num_seqs
+            plan.explain(head, Decision.DEFERRED, Reason.MAX_NUM_SEQS, running=running, max_num_seqs=limit)
+            return False
+        if plan.budget == 0:
+            self._explain_budget(plan, head, Decision.DEFERRED, 0, head.num_missing_tokens)
+            return False
+        needed, free = self.kv_cache.blocks_for(head.num_tokens), self.kv_cache.num_free_blocks
+        if needed > self.kv_cache.pool.num_blocks:
+            self._fail_too_large(plan, head, head.num_tokens)
+            return bool(self.waiting) and self._may_admit(plan, self.waiting[0])
+        if needed > free:
+            plan.explain(head, Decision.DEFERRED, Reason.NO_FREE_BLOCKS, needed_blocks=needed, free_blocks=free)
+            return False
+        return True
+
+    def _explain_budget(self, plan: _Plan, request: Request, decision: Decision, tokens: int, wanted: int) -> None:
+        budget = self.max_num_batched_tokens
+        plan.explain(request, decision, Reason.TOKEN_BUDGET, tokens=tokens, wanted_tokens=wanted, budget=budget)
+
+    @staticmethod
+    def _is_in(request: Request, plan: _Plan) -> bool:
+        return request.request_id in plan.shares
+
+    def _share_of(self, request: Request, plan: _Plan) -> ScheduledRequest:
+        start = request.num_computed_tokens
+        end = start + plan.shares[request.request_id]
+        return ScheduledRequest(
+            request_id=request.request_id,
+            token_ids=tuple(request.token_ids[start:end]),
+            start_position=start,
+            block_table=self.kv_cache.block_table(request.request_id),
+            is_prefill=end - start > 1 or request.num_output_tokens == 0 or end < request.num_tokens,
+            samples=end == request.num_tokens,
+            sampling_params=request.sampling_params,
+            seed=request.seed,
+            output_position=request.num_output_tokens,
+        )
+
+    # -------------------------------------------------------------------------------- update
+
+    def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> StepResult:
+        """Take over what the step computed: counters, sampled tokens, and who is done.
+
+        A result for a request that was aborted or preempted since the plan was made is discarded.
+        """
+        finished = list(self._failed_in_plan)
+        self._failed_in_plan = []
+        new_token_ids: dict[str, tuple[int, ...]] = {}
+        for item in plan.scheduled:
+            request = self.requests.get(item.request_id)
+            if request is None or request.status is not RequestStatus.RUNNING:
+                continue
+            if request.num_computed_tokens != item.start_position:
+                continue  # preempted and admitted again: this is a result of its former life
+            request.num_computed_tokens += item.num_tokens
+            self.kv_cache.commit(request.request_id, request.num_computed_tokens, item.num_tokens)
+            if item.samples:
+                new_token_ids[request.request_id] = self._append(request, output.token_ids[request.request_id])
+            if request.finish_reason is not None:
+                self._finish(request, RequestStatus.FINISHED, request.finish_reason)
+                finished.append(request)
+        return StepResult(new_token_ids, tuple(finished))
+
+    def _append(self, request: Request, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Append sampled tokens up to the first that ends the request; return those appended."""
+        for count, token_id in enumerate(token_ids, start=1):
+            request.token_ids.append(token_id)
+            request.finish_reason = self._finish_reason(request, token_id)
+            if request.finish_reason is not None:
+                return token_ids[:count]
+        return token_ids
+
+    def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
+        """Whether this token, the last one appended, ends the request, and why."""
+        params = request.sampling_params
+        stop_text = request.text.push(token_id) if request.text is not None else None
+        if token_id in self.eos_token_ids and not params.ignore_eos:
+            return FinishReason.STOP
+        if token_id in params.stop_token_ids:
+            request.stop_reason = token_id
+            return FinishReason.STOP
+        if stop_text is not None:
+            request.stop_reason = stop_text
+            return FinishReason.STOP
+        if request.num_output_tokens == params.max_tokens or request.num_tokens >= self.max_model_len:
+            return FinishReason.LENGTH
+        return None
+
+    # ------------------------------------------------------------------------------- queues
+
+    def _enqueue(self, request: Request) -> None:
+        bisect.insort(self.waiting, request, key=self.policy.waiting_key)
+
+    def _finish(self, request: Request, status: RequestStatus, reason: FinishReason) -> None:
+        """The one way out: leave the queues, free the blocks, settle the text."""
+        queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
+        queue.remove(request)
+        self.kv_cache.free(request.request_id)
+        del self.requests[request.request_id]
+        request.status = status
+        request.finish_reason = reason
+        if request.text is not None:
+            request.text.flush()
+
+    def check_integrity(self) -> None:
+        """Assert that every request stands in exactly one queue and holds the blocks it needs."""
+        queued = [request.request_id for request in (*self.running, *self.waiting)]
+        assert sorted(queued) == sorted(self.requests), f"queues hold {queued}, requests are {list(self.requests)}"
+        for request in self.waiting:
+            assert request.num_computed_tokens == 0 and not self.kv_cache.num_blocks_of(request.request_id)
+        for request in self.running:
+            held = self.kv_cache.num_blocks_of(request.request_id)
+            assert self.kv_cache.blocks_for(request.num_computed_tokens) <= held
+            assert request.num_missing_tokens > 0, f"{request.request_id} runs with nothing to compute"
+        self.kv_cache.check_integrity()

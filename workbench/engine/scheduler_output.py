@@ -1,0 +1,61 @@
+"""The plan of one step: who computes which tokens in which blocks, and why.
+
+Plain data without tensors: `batch` turns it into tensors, `Scheduler.update_from_output` closes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workbench.sampling_params import SamplingParams
+from workbench.telemetry.records import Explanation
+
+
+@dataclass(frozen=True)
+class ScheduledRequest:
+    """The share of one request in the step."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    """Tokens to compute, in order."""
+    start_position: int
+    """Position of the first of them: what was computed before."""
+    block_table: tuple[int, ...]
+    """Physical blocks that hold the context up to and including these tokens."""
+    is_prefill: bool
+    """Whether these are prompt tokens (or recomputed context), not the one last sampled."""
+    samples: bool
+    """Whether the last row yields a new token: with these, nothing known is left uncomputed."""
+    sampling_params: SamplingParams
+    seed: int
+    output_position: int
+    """Index in the output of the token to be sampled; with the seed it fixes the random numbers."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens to compute."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class SchedulerOutput:
+    """What `schedule()` decided."""
+
+    step_id: int
+    scheduled: tuple[ScheduledRequest, ...]
+    max_num_batched_tokens: int
+    explanations: tuple[Explanation, ...] = ()
+    failed_request_ids: tuple[str, ...] = ()
+    """Requests that ended while planning: they can never fit."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in the step, at most the budget."""
+        return sum(item.num_tokens for item in self.scheduled)
+
+
+@dataclass(frozen=True)
+class ModelRunnerOutput:
+    """What `execute()` found: sampled tokens of each request whose plan says `samples`."""
+
+    token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)

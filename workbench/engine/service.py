@@ -1,0 +1,267 @@
+"""The only door to an engine: commands in, events out, one thread behind it.
+
+Whatever can be refused is refused here, in the caller's thread, before anything is queued. Events
+are handed to a listener per request, in the engine thread: listeners must be quick and never block.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.config import LIVE_FIELDS, EngineConfig
+from workbench.engine.door import check_is_ready, check_request, check_room_in_queue
+from workbench.engine.messages import (
+    Abort,
+    BlockDetails,
+    Event,
+    RequestFinished,
+    ServiceState,
+    ServiceStatus,
+    SetLimits,
+    Submit,
+)
+from workbench.engine.streams import EventStream
+from workbench.engine.worker import Call, EngineWorker, Message, Pause, Reload, Stop
+from workbench.errors import EngineStoppedError
+from workbench.sampling_params import SamplingParams
+from workbench.telemetry.records import PoolSnapshot, StepRecord
+
+if TYPE_CHECKING:
+    from workbench.engine.core import EngineCore
+    from workbench.models.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Listener = Callable[[Event], None]
+
+
+class EngineService:
+    """One engine, usable from any thread."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Prepare; `start` loads. `config` is checked already."""
+        self._status = ServiceStatus(state=ServiceState.LOADING, model_name=config.model)
+        self._listeners: dict[str, Listener] = {}
+        self._subscribers: list[Callable[[StepRecord], None]] = []
+        self._names = (f"r{number}" for number in itertools.count(1))
+        self._gate = threading.Lock()
+        """Held while a request passes the door, and while the engine stops: none slips in between."""
+        self._settled = threading.Event()
+        self._worker = EngineWorker(config, self._deliver, self._publish, self._publish_record)
+        self._thread = threading.Thread(target=self._worker.run, name="engine", daemon=True)
+
+    # -------------------------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Start the engine thread, which loads the model; return at once."""
+        self._thread.start()
+
+    def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Wait until the engine takes requests.
+
+        Raises:
+            TimeoutError: it is still loading after `timeout_s` seconds.
+            EngineStoppedError: loading failed; the message gives the cause.
+        """
+        if not self._settled.wait(timeout_s):
+            raise TimeoutError(f"the engine is still {self._status.state} after {timeout_s} s: give it more time")
+        check_is_ready(self._status)
+
+    def shutdown(self, timeout_s: float = 10.0) -> None:
+        """End every request and the thread. Safe to call twice, and from any thread but the engine's.
+
+        Raises:
+            TimeoutError: a step has not ended within `timeout_s` seconds.
+        """
+        self._worker.is_stopping = True
+        self._worker.inbox.put(Stop())
+        if self._thread.ident is None:  # never started
+            self._publish(ServiceStatus(state=ServiceState.STOPPED, model_name=self._status.model_name))
+            return
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the engine thread has not ended within {timeout_s} s")
+
+    @property
+    def status(self) -> ServiceStatus:
+        """What the engine is and does right now."""
+        return self._status
+
+    @property
+    def config(self) -> EngineConfig:
+        """The configuration in force."""
+        return self._worker.config
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, usable in any thread.
+
+        Raises:
+            EngineStoppedError: no model is loaded.
+        """
+        loaded = self._worker.loaded
+        if loaded is None:
+            check_is_ready(self._status)
+            raise EngineStoppedError("the engine is stopping: start a new one")
+        return loaded.core.loaded.tokenizer
+
+    # ----------------------------------------------------------------------------- requests
+
+    def submit(
+        self, prompt: str | Sequence[int], params: SamplingParams, on_event: Listener, request_id: str | None = None
+    ) -> str:
+        """Queue a request and return its id.
+
+        Args:
+            prompt: text, or token ids.
+            params: how to choose tokens.
+            on_event: gets the request's events in order, the last one a RequestFinished. Runs in
+                the engine thread.
+            request_id: a name of one's own; it must not be in use.
+
+        Raises:
+            RequestRejectedError: it can never be served, or too many requests are open.
+            EngineStoppedError: the engine is not ready.
+        """
+        check_is_ready(self._status)
+        prompt_token_ids = tuple(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else tuple(prompt)
+        check_request(prompt_token_ids, params, self._status)
+        with self._gate:
+            check_is_ready(self._status)
+            check_room_in_queue(len(self._listeners), self.config.max_num_seqs + self.config.max_num_waiting)
+            name = self._name(request_id)
+            self._listeners[name] = on_event
+            self._put(Submit(name, prompt_token_ids, params, time.monotonic()))
+        return name
+
+    def stream(self, prompt: str | Sequence[int], params: SamplingParams, request_id: str | None = None) -> EventStream:
+        """Queue a request from within an event loop; leaving the stream aborts it. Errors as `submit`."""
+        return EventStream(lambda listen: self.submit(prompt, params, listen, request_id), self.abort)
+
+    def abort(self, request_id: str) -> None:
+        """End a request; an unknown or ended one is ignored."""
+        self._put(Abort(request_id))
+
+    @property
+    def num_open_requests(self) -> int:
+        """Requests that run or wait."""
+        return len(self._listeners)
+
+    def _name(self, request_id: str | None) -> str:
+        name = request_id or next(name for name in self._names if name not in self._listeners)
+        if name in self._listeners:
+            raise ValueError(f"request_id={name!r} is in use: give another one, or none")
+        return name
+
+    # ------------------------------------------------------------------------------ settings
+
+    def set_limits(self, max_num_batched_tokens: int, max_num_seqs: int) -> None:
+        """Change the live settings; they hold from the next step on.
+
+        Raises:
+            ConfigurationError: a value is out of range.
+        """
+        limits = replace(self.config, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
+        self._put(SetLimits(limits.max_num_batched_tokens, limits.max_num_seqs))
+
+    def reload(self, config: EngineConfig, drain_s: float = 30.0) -> None:
+        """Take over a new configuration; blocks until it is in force.
+
+        Where only live settings differ, nothing is interrupted. Otherwise running requests get
+        `drain_s` seconds to end, the rest ends with finish reason `engine_reload`. When the new
+        engine cannot be built, the old one serves on and the error is raised.
+
+        Raises:
+            WorkbenchError: the new engine cannot be built.
+        """
+        changed = {f.name for f in fields(config) if getattr(config, f.name) != getattr(self.config, f.name)}
+        if changed <= LIVE_FIELDS and self._status.state is ServiceState.READY:
+            self.set_limits(config.max_num_batched_tokens, config.max_num_seqs)
+            return
+        future: Future[None] = Future()
+        self._put(Reload(config, drain_s, future))
+        future.result()
+
+    # ---------------------------------------------------------------------------- inspection
+
+    def subscribe(self, listener: Callable[[StepRecord], None]) -> Callable[[], None]:
+        """Call `listener` with every step's record, in the engine thread. Return an unsubscribe."""
+        self._subscribers = [*self._subscribers, listener]
+
+        def unsubscribe() -> None:
+            self._subscribers = [other for other in self._subscribers if other is not listener]
+
+        return unsubscribe
+
+    def block_details(self, block_id: int) -> BlockDetails:
+        """Return one block in full, its tokens decoded. IndexError: no such block."""
+        return self._call(lambda core: core.block_details(block_id))
+
+    def pool_snapshot(self) -> PoolSnapshot:
+        """Return the state of every block, read from the pool between two steps."""
+        return self._call(lambda core: core.pool_snapshot())
+
+    def pause(self) -> None:
+        """Hold the engine between two steps; returns once it stands."""
+        self._set_paused(True)
+
+    def resume(self) -> None:
+        """Let a held engine go on."""
+        self._set_paused(False)
+
+    def _set_paused(self, is_paused: bool) -> None:
+        future: Future[None] = Future()
+        self._put(Pause(is_paused, future))
+        future.result()
+
+    def _call(self, function: Callable[[EngineCore], T]) -> T:
+        future: Future[Any] = Future()
+        self._put(Call(function, future))
+        result: T = future.result()
+        return result
+
+    # ------------------------------------------------------------------- towards the worker
+
+    def _put(self, message: Message) -> None:
+        if self._status.state is ServiceState.STOPPED:
+            if isinstance(message, Abort):
+                return
+            raise EngineStoppedError("the engine was shut down: start a new one")
+        self._worker.inbox.put(message)
+
+    def _deliver(self, event: Event) -> None:
+        """Hand an event to its listener; one that raises loses its request, nothing else."""
+        is_last = isinstance(event, RequestFinished)
+        listener = self._listeners.pop(event.request_id, None) if is_last else self._listeners.get(event.request_id)
+        if listener is None:
+            return
+        try:
+            listener(event)
+        except Exception:
+            logger.exception("the listener of %s failed; the request is aborted", event.request_id)
+            if not is_last:
+                self._worker.inbox.put(Abort(event.request_id))
+
+    def _publish(self, status: ServiceStatus) -> None:
+        if status.state is ServiceState.STOPPED:
+            with self._gate:
+                self._status = status
+        else:
+            self._status = status
+        if status.state is not ServiceState.LOADING:
+            self._settled.set()
+
+    def _publish_record(self, record: StepRecord) -> None:
+        for listener in self._subscribers:
+            try:
+                listener(record)
+            except Exception:
+                logger.exception("a subscriber of step records failed; it gets no more")
+                self._subscribers = [other for other in self._subscribers if other is not listener]

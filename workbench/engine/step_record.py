@@ -1,0 +1,88 @@
+"""Builds the frozen record of one step from the plan, the result and the scheduler's state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from workbench.engine.request import Request
+from workbench.engine.scheduler import Scheduler, StepResult
+from workbench.engine.scheduler_output import SchedulerOutput
+from workbench.telemetry.records import RequestState, StepRecord
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Moments of one step, in seconds of `time.monotonic`."""
+
+    started_s: float
+    scheduled_s: float
+    executed_s: float
+    updated_s: float
+
+
+def build_step_record(
+    plan: SchedulerOutput,
+    result: StepResult,
+    scheduler: Scheduler,
+    ended: Iterable[Request],
+    times: StepTimes,
+    epoch: int,
+) -> StepRecord:
+    """Return what the step did. Takes the pool's pending block changes with it.
+
+    Args:
+        plan: the plan of the step.
+        result: new tokens and finished requests.
+        scheduler: its state after the step.
+        ended: requests that ended since the last record.
+        times: moments of the step.
+        epoch: of the loaded engine.
+    """
+    pool = scheduler.kv_cache.pool
+    requests = [*scheduler.running, *scheduler.waiting, *ended]
+    num_decode = sum(item.num_tokens for item in plan.scheduled if not item.is_prefill)
+    return StepRecord(
+        step_id=plan.step_id,
+        started_s=times.started_s,
+        schedule_s=times.scheduled_s - times.started_s,
+        execute_s=times.executed_s - times.scheduled_s,
+        update_s=times.updated_s - times.executed_s,
+        num_scheduled_tokens=plan.num_tokens,
+        num_prefill_tokens=plan.num_tokens - num_decode,
+        num_decode_tokens=num_decode,
+        max_num_batched_tokens=plan.max_num_batched_tokens,
+        num_running=len(scheduler.running),
+        num_waiting=len(scheduler.waiting),
+        num_blocks=pool.num_blocks,
+        num_free_blocks=pool.num_free,
+        num_active_blocks=pool.num_active,
+        num_cached_blocks=pool.num_cached,
+        requests=_request_states(requests, plan, result, scheduler),
+        block_changes=scheduler.kv_cache.take_changes(),
+        explanations=plan.explanations,
+        epoch=epoch,
+    )
+
+
+def _request_states(
+    requests: Iterable[Request], plan: SchedulerOutput, result: StepResult, scheduler: Scheduler
+) -> tuple[RequestState, ...]:
+    shares = {item.request_id: (item.num_tokens, item.is_prefill) for item in plan.scheduled}
+    return tuple(
+        RequestState(
+            request_id=request.request_id,
+            status=request.status,
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_output_tokens=request.num_output_tokens,
+            num_computed_tokens=request.num_computed_tokens,
+            num_blocks=scheduler.kv_cache.num_blocks_of(request.request_id),
+            num_scheduled_tokens=shares.get(request.request_id, (0, False))[0],
+            num_new_tokens=len(result.new_token_ids.get(request.request_id, ())),
+            is_prefill=shares.get(request.request_id, (0, False))[1],
+            num_preemptions=request.num_preemptions,
+            arrival_time_s=request.arrival_time_s,
+            finish_reason=request.finish_reason,
+        )
+        for request in requests
+    )
