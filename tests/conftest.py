@@ -1,0 +1,18 @@
+"""Set up for the whole suite: the same process-wide switches that every entry point makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workbench.config import DEFAULT_MODEL, prepare_process
+from workbench.models.default_model import resolve_model_path
+
+prepare_process()
+
+
+@pytest.fixture(scope="session")
+def default_model_path() -> Path:
+    """The default model's file; `make test` installs its package, so its absence is an error."""
+    return resolve_model_path(DEFAULT_MODEL)
