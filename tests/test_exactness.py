@@ -1,0 +1,90 @@
+"""The engine's greedy answers on the real model equal Hugging Face `generate`, token for token.
+
+A pairwise sample of the settings; `python -m workbench.bench exactness` runs the full product.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from workbench.bench.exactness import ALL_SETTINGS, MAX_TIE_FRACTION, NUM_NEW_TOKENS, Setting, run_setting
+from workbench.bench.golden import Golden, load_golden
+from workbench.bench.prompts import exactness_prompts
+from workbench.bench.reference import ReferenceModel
+from workbench.models.gguf_file import GGUFFile
+from workbench.models.tokenizer import Tokenizer
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+SINGLES = (Setting(False, 8, 2048, False), Setting(False, 16, 16, False), Setting(False, 32, 2048, False))
+"""One by one is slow, so these share the prompts among them."""
+BATCHES = (
+    Setting(True, 8, 16, True),
+    Setting(True, 16, 2048, True),
+    Setting(True, 32, 16, True),
+    Setting(True, 16, 2048, False),
+)
+
+
+@pytest.fixture(scope="module")
+def golden(default_model_path: Path) -> Golden:
+    answers = load_golden()
+    answers.check_model(default_model_path)
+    return answers
+
+
+def test_sample_holds_every_pair_of_values_that_the_full_product_holds():
+    def pairs(settings):
+        values = [tuple(vars(setting).items()) for setting in settings]
+        return {pair for setting in values for pair in itertools.combinations(setting, 2)}
+
+    assert pairs((*SINGLES, *BATCHES)) == pairs(ALL_SETTINGS)
+
+
+def test_golden_prompts_are_what_our_tokenizer_makes_of_them(golden: Golden, default_model_path: Path):
+    prompts = exactness_prompts(Tokenizer(GGUFFile(default_model_path).metadata))
+
+    assert {case.name: list(case.prompt_token_ids) for case in golden.cases} == prompts
+
+
+def test_golden_covers_chat_and_raw_prompts_of_1_to_900_tokens(golden: Golden):
+    lengths = [len(case.prompt_token_ids) for case in golden.cases]
+
+    assert len(lengths) == 16
+    assert (min(lengths), max(lengths)) == (1, 900)
+    assert {len(case.answer.token_ids) for case in golden.cases} == {NUM_NEW_TOKENS}
+    assert {case.name.partition("_")[0] for case in golden.cases} == {"raw", "chat"}
+
+
+@pytest.mark.parametrize("index", range(len(SINGLES)), ids=[str(setting) for setting in SINGLES])
+def test_answers_equal_the_reference_when_asked_one_by_one(index: int, golden: Golden):
+    cases = golden.cases[index :: len(SINGLES)]
+
+    result = run_setting(SINGLES[index], cases)
+
+    assert result.mismatches == []
+    assert result.num_positions == NUM_NEW_TOKENS * len(cases)
+    assert len(result.ties) <= MAX_TIE_FRACTION * result.num_positions
+
+
+@pytest.mark.parametrize("setting", BATCHES, ids=str)
+def test_answers_equal_the_reference_when_batched(setting: Setting, golden: Golden):
+    result = run_setting(setting, golden.cases)
+
+    assert result.mismatches == []
+    assert result.num_positions == NUM_NEW_TOKENS * 16
+    assert len(result.ties) <= MAX_TIE_FRACTION * result.num_positions
+    assert (result.num_preemptions > 0) == setting.has_small_pool
+
+
+@pytest.mark.slow_reference
+def test_recorded_answers_are_still_what_transformers_says(golden: Golden, default_model_path: Path):
+    """Derived live, one raw and one chat prompt, so that the record cannot drift from its source."""
+    reference = ReferenceModel(default_model_path)
+
+    for case in golden.cases:
+        if case.name in ("raw_digits", "chat_turns"):
+            assert reference.answer(case.prompt_token_ids, NUM_NEW_TOKENS) == case.answer
