@@ -1,0 +1,99 @@
+"""A scheduler with a scripted model: no tensors, every token known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workbench.engine.block_pool import BlockPool
+from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.policies import FirstComeFirstServed, SchedulingPolicy
+from workbench.engine.request import Request
+from workbench.engine.scheduler import Scheduler, StepResult
+from workbench.engine.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from workbench.sampling_params import SamplingParams
+
+EOS = 0
+
+
+class Simulation:
+    """Scheduler + manager + pool, stepped by hand; the token at output position i is 100 + i."""
+
+    def __init__(
+        self,
+        num_blocks: int = 8,
+        block_size: int = 8,
+        budget: int = 64,
+        max_num_seqs: int = 8,
+        max_model_len: int = 512,
+        policy: SchedulingPolicy | None = None,
+    ) -> None:
+        self.pool = BlockPool(num_blocks, block_size)
+        self.kv_cache = KVCacheManager(self.pool)
+        self.scheduler = Scheduler(
+            self.kv_cache,
+            policy or FirstComeFirstServed(),
+            max_num_batched_tokens=budget,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            eos_token_ids=[EOS],
+        )
+        self.token_of: Callable[[str, int], int] = lambda _request_id, position: 100 + position
+        self.computed: dict[str, list[tuple[int, ...]]] = {}
+        self._num_steps = 0
+
+    def add(self, request_id: str, prompt: int | Sequence[int], **params: Any) -> Request:
+        """Queue a request; a number stands for a prompt of that many tokens 1, 2, 3, …."""
+        tokens = list(range(1, prompt + 1)) if isinstance(prompt, int) else list(prompt)
+        request = Request(
+            request_id,
+            tokens,
+            SamplingParams(**{"temperature": 0.0, "max_tokens": 16, **params}),
+            arrival_index=len(self.computed),
+        )
+        self.computed[request_id] = []
+        self.scheduler.add(request)
+        return request
+
+    def plan(self) -> SchedulerOutput:
+        """Schedule one step without executing it."""
+        self._num_steps += 1
+        return self.scheduler.schedule(self._num_steps)
+
+    def finish(self, plan: SchedulerOutput) -> StepResult:
+        """Execute a plan with the scripted model and update."""
+        for item in plan.scheduled:
+            self.computed[item.request_id].append(item.token_ids)
+        output = ModelRunnerOutput(
+            {
+                item.request_id: (self.token_of(item.request_id, item.output_position),)
+                for item in plan.scheduled
+                if item.samples
+            }
+        )
+        result = self.scheduler.update_from_output(plan, output)
+        self.scheduler.check_integrity()
+        return result
+
+    def step(self) -> tuple[SchedulerOutput, StepResult]:
+        """Plan, execute and update one step."""
+        plan = self.plan()
+        return plan, self.finish(plan)
+
+    def run(self, most_steps: int = 1000) -> list[SchedulerOutput]:
+        """Step until nothing is left to do."""
+        plans = []
+        while self.scheduler.has_work:
+            assert len(plans) < most_steps, f"no end after {most_steps} steps"
+            plans.append(self.step()[0])
+        return plans
+
+
+def shares(plan: SchedulerOutput) -> dict[str, int]:
+    """Tokens per request of a plan."""
+    return {item.request_id: item.num_tokens for item in plan.scheduled}
+
+
+def decisions(plan: SchedulerOutput) -> list[tuple[str, str, str]]:
+    """(request, decision, reason) of a plan, in order."""
+    return [(e.request_id, e.decision.value, e.reason.value) for e in plan.explanations]
