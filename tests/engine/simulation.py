@@ -7,7 +7,8 @@ from typing import Any
 
 from workbench.engine.block_pool import BlockPool
 from workbench.engine.kv_cache_manager import KVCacheManager
-from workbench.engine.policies import FirstComeFirstServed, SchedulingPolicy
+from workbench.engine.policies import SchedulingPolicy
+from workbench.engine.policies.fcfs import FirstComeFirstServed
 from workbench.engine.request import Request
 from workbench.engine.scheduler import Scheduler, StepResult
 from workbench.engine.scheduler_output import ModelRunnerOutput, SchedulerOutput
@@ -82,7 +83,7 @@ class Simulation:
 
     def run(self, most_steps: int = 1000) -> list[SchedulerOutput]:
         """Step until nothing is left to do."""
-        plans = []
+        plans: list[SchedulerOutput] = []
         while self.scheduler.has_work:
             assert len(plans) < most_steps, f"no end after {most_steps} steps"
             plans.append(self.step()[0])

@@ -17,7 +17,7 @@ class ByteTokenizer:
 class PieceTokenizer:
     """Token i is the i-th piece."""
 
-    special_token_ids = frozenset()
+    special_token_ids: frozenset[int] = frozenset()
 
     def __init__(self, *pieces):
         self.pieces = [piece.encode() for piece in pieces]
