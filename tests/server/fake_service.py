@@ -7,57 +7,20 @@ from collections.abc import Callable
 import msgspec
 
 from tests.telemetry.simulated_engine import SimulatedEngine
-from workbench.telemetry.records import PoolSnapshot, StepRecord
-
-
-class FakeStatus(msgspec.Struct, frozen=True):
-    """The fields of `engine.service.ServiceStatus`."""
-
-    state: str = "ready"
-    phase: str = ""
-    done_bytes: int = 0
-    total_bytes: int = 0
-    error: str | None = None
-    error_traceback: str | None = None
-    model_name: str = "simulated"
-    source_format: str = "none"
-    dtype: str = "float32"
-    backend: str = "none"
-    device: str = "simulated device"
-    notices: tuple[str, ...] = ()
-    epoch: int = 1
-    num_blocks: int = 64
-    block_size: int = 16
-    kv_cache_bytes: int = 64 * 368_640
-    block_bytes: int = 368_640
-    weight_bytes: int = 538_000_000
-    max_model_len: int = 8192
-    vocab_size: int = 49_152
-
-
-class FakeDetails(msgspec.Struct, frozen=True):
-    """The fields of `engine.service.BlockDetails`."""
-
-    block_id: int
-    status: str
-    ref_count: int
-    num_filled: int
-    request_ids: tuple[str, ...]
-    logical_index: int
-    token_ids: tuple[int, ...]
-    tokens: tuple[str, ...]
-    last_step_id: int
+from workbench.engine.messages import BlockDetails, ServiceState, ServiceStatus
+from workbench.telemetry.records import BlockState, PoolSnapshot, StepRecord
 
 
 class FakeRecorder:
-    """`latest` and `snapshot()` of the simulated engine."""
+    """`latest` and `blocks_at` of the simulated engine, as of its last step."""
 
     def __init__(self) -> None:
         self.engine = SimulatedEngine()
         self.latest: StepRecord | None = None
 
-    def snapshot(self) -> PoolSnapshot:
-        return self.engine.snapshot()
+    def blocks_at(self, step_id: int) -> dict[int, BlockState]:
+        assert step_id == self.engine.step_id
+        return {block.block_id: block for block in self.engine.snapshot().blocks}
 
 
 class FakeService:
@@ -66,9 +29,19 @@ class FakeService:
     def __init__(self, num_blocks: int = 64, seed: int = 0) -> None:
         self.recorder = FakeRecorder()
         self.listeners: list[Callable[[StepRecord], None]] = []
-        self.status = FakeStatus()
+        self.status = ServiceStatus(
+            state=ServiceState.READY,
+            model_name="simulated",
+            source_format="none",
+            dtype="float32",
+            backend="no kernels",
+            device="simulated",
+            block_size=16,
+            block_bytes=368_640,
+            max_model_len=8192,
+            vocab_size=49_152,
+        )
         self.load(num_blocks, seed)
-        self.status = msgspec.structs.replace(self.status, epoch=1)
 
     @property
     def engine(self) -> SimulatedEngine:
@@ -76,9 +49,10 @@ class FakeService:
 
     def load(self, num_blocks: int = 64, seed: int = 0) -> None:
         """A new engine in a new epoch."""
-        self.recorder.engine = SimulatedEngine(num_blocks=num_blocks, seed=seed)
+        epoch = self.status.epoch + 1
+        self.recorder.engine = SimulatedEngine(num_blocks=num_blocks, seed=seed, epoch=epoch)
         self.recorder.latest = None
-        self.status = msgspec.structs.replace(self.status, epoch=self.status.epoch + 1, num_blocks=num_blocks)
+        self.status = msgspec.structs.replace(self.status, epoch=epoch, num_blocks=num_blocks)
 
     def step(self, tell: bool = True) -> StepRecord:
         record = self.recorder.latest = self.engine.step()
@@ -93,17 +67,19 @@ class FakeService:
     def pool_snapshot(self) -> PoolSnapshot:
         return self.engine.snapshot()
 
-    def block_details(self, block_id: int) -> FakeDetails:
+    def block_details(self, block_id: int) -> BlockDetails:
         block = self.engine.state(block_id)
-        tokens = tuple(f" t{i}" for i in range(block.num_filled))
-        return FakeDetails(
-            block_id,
-            block.status.name.lower(),
-            block.ref_count,
-            block.num_filled,
-            tuple(self.engine.owners[block_id]),
-            block.logical_index,
-            tuple(range(block.num_filled)),
-            tokens,
-            self.engine.step_id,
+        first = max(0, block.logical_index) * self.engine.block_size
+        return BlockDetails(
+            block_id=block_id,
+            status=block.status,
+            ref_count=block.ref_count,
+            num_filled=block.num_filled,
+            request_ids=tuple(self.engine.owners[block_id]),
+            logical_index=block.logical_index,
+            first_position=first,
+            token_ids=tuple(range(first, first + block.num_filled)),
+            tokens=tuple(f" t{i}" for i in range(first, first + block.num_filled)),
+            num_bytes=368_640,
+            step_id=self.engine.step_id,
         )

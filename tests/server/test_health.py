@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from tests.server.fake_service import FakeService
+from workbench.engine.messages import ServiceState
 from workbench.server.live import build_live_router
 
 
@@ -28,8 +29,8 @@ def test_health_is_200_with_model_epoch_and_notices_when_ready() -> None:
     )
 
 
-@pytest.mark.parametrize("state", ["loading", "reloading", "failed", "stopped"])
-def test_health_is_503_when_not_ready(state: str) -> None:
+@pytest.mark.parametrize("state", [s for s in ServiceState if s is not ServiceState.READY])
+def test_health_is_503_when_not_ready(state: ServiceState) -> None:
     service = FakeService()
     service.status = msgspec.structs.replace(service.status, state=state, error="no such file")
     code, body = health(service)

@@ -12,6 +12,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from tests.server.fake_service import FakeService
 from tests.server.live_client import LiveClient, states_in
+from workbench.engine.messages import ServiceState
 from workbench.server.feed import QUEUE_LENGTH
 from workbench.server.live import build_live_router
 
@@ -182,6 +183,16 @@ def test_feed_takes_a_keyframe_when_records_were_lost(service: FakeService, http
     assert client.states() == states_in(service.pool_snapshot())
 
 
+def test_feed_that_starts_late_shows_the_steps_before_it() -> None:
+    service = FakeService(num_blocks=24, seed=2)
+    run_random_steps(service, 50)
+    app = FastAPI()
+    app.include_router(build_live_router(service))
+    client = LiveClient()
+    poll(TestClient(app), client)
+    assert client.states() == states_in(service.pool_snapshot())
+
+
 def test_feed_without_a_client_holds_a_bounded_number_of_records(service: FakeService, http: TestClient) -> None:
     service.engine.add(4, 10_000)
     run_random_steps(service, QUEUE_LENGTH + 50)
@@ -192,7 +203,9 @@ def test_feed_without_a_client_holds_a_bounded_number_of_records(service: FakeSe
 
 def test_frame_carries_load_progress_and_then_the_model(service: FakeService, http: TestClient) -> None:
     ready = service.status
-    service.status = msgspec.structs.replace(ready, state="loading", phase="weights", done_bytes=61, total_bytes=97)
+    service.status = msgspec.structs.replace(
+        ready, state=ServiceState.LOADING, phase="weights", done_bytes=61, total_bytes=97
+    )
     client = LiveClient()
     poll(http, client)
     assert client.frame is not None

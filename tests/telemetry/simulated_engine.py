@@ -38,7 +38,10 @@ class SimulatedRequest:
 class SimulatedEngine:
     """`step()` returns the next record; `snapshot()` is the truth to compare with."""
 
-    def __init__(self, num_blocks: int = 64, block_size: int = 16, seed: int = 0, budget: int = 64) -> None:
+    def __init__(
+        self, num_blocks: int = 64, block_size: int = 16, seed: int = 0, budget: int = 64, epoch: int = 1
+    ) -> None:
+        self.epoch = epoch
         self.num_blocks, self.block_size, self.budget = num_blocks, block_size, budget
         self.random = random.Random(seed)
         self.step_id = -1
@@ -203,4 +206,5 @@ class SimulatedEngine:
             ),
             block_changes=changes,
             explanations=(),
+            epoch=self.epoch,
         )

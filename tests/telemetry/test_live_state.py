@@ -173,7 +173,7 @@ def test_keyframe_repairs_lost_records_and_keeps_colours() -> None:
     for _ in range(40):
         engine.step()
     record = engine.step()
-    state.keyframe(engine.snapshot(), record)
+    state.keyframe(engine.snapshot().blocks, record)
     assert blocks_of(state) == blocks_in(engine.snapshot())
     assert slots_of(state) == {"r1": 0, "r2": 1}
     state.apply(record)

@@ -17,10 +17,9 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from workbench.errors import WorkbenchError
 from workbench.telemetry.frames import Frame, encode
 from workbench.telemetry.live_state import BLOCK_DTYPE, LiveState
-from workbench.telemetry.records import PoolSnapshot, RequestState, RequestStatus, StepRecord
+from workbench.telemetry.records import RequestState, RequestStatus, StepRecord
 
 logger = logging.getLogger(__name__)
 
@@ -28,17 +27,6 @@ QUEUE_LENGTH = 2048
 """Step records held for the event loop."""
 MAX_WAITING_ROWS = 64
 """Waiting requests named in a frame; all of them are counted."""
-
-
-class RecorderDoor(Protocol):
-    """What the feed needs of `telemetry.recorder.Recorder`."""
-
-    @property
-    def latest(self) -> StepRecord | None:
-        """The newest record."""
-
-    def snapshot(self) -> PoolSnapshot:
-        """The whole pool as of the newest record."""
 
 
 class EngineDoor(Protocol):
@@ -50,7 +38,7 @@ class EngineDoor(Protocol):
 
     @property
     def recorder(self) -> Any:
-        """`Recorder`."""
+        """`telemetry.recorder.Recorder`: `latest`, and `blocks_at(step_id)` to rebuild the pool."""
 
     def subscribe(self, listener: Callable[[StepRecord], None]) -> Callable[[], None]:
         """Call `listener` in the engine thread after each step; returns the way out."""
@@ -64,7 +52,7 @@ class LiveFeed:
         self._clock = clock
         self.state = LiveState()
         self.instance = secrets.randbits(32)
-        self._records: deque[tuple[int, StepRecord]] = deque(maxlen=QUEUE_LENGTH)
+        self._records: deque[StepRecord] = deque(maxlen=QUEUE_LENGTH)
         self._status: Any = None
         self._status_version = 0
         self._cache: dict[int, bytes] = {}
@@ -73,40 +61,41 @@ class LiveFeed:
 
     def _on_step(self, record: StepRecord) -> None:
         """In the engine thread: hand over and return."""
-        self._records.append((self._service.status.epoch, record))
+        self._records.append(record)
 
     def drain(self) -> int:
         """Fold in what the engine did since the last call and return the version of the state."""
         status = self._service.status
         if status.epoch != self.state.epoch and status.num_blocks:
             self.state.reset(status.epoch, status.num_blocks, status.block_size)
+            self._catch_up()
         if status != self._status:
             self._status = status
             self.state.version += 1
             self._status_version = self.state.version
         while self._records:
-            epoch, record = self._records.popleft()
-            if epoch != self.state.epoch:
+            record = self._records.popleft()
+            if record.epoch != self.state.epoch:
                 continue
-            if record.step_id > self.state.step_id + 1 and not self._close_gap(record):
-                continue
-            self.state.apply(record)
+            is_first = self.state.step_id < 0 and record.step_id <= 1
+            if is_first or record.step_id == self.state.step_id + 1:
+                self.state.apply(record)
+            elif record.step_id > self.state.step_id:
+                self._catch_up()
         return self.state.version
 
-    def _close_gap(self, record: StepRecord) -> bool:
-        """Take a keyframe when `record` is not the next one. False: not to be had, skip the record."""
-        if self.state.step_id < 0 and record.step_id <= 1:
-            return True
+    def _catch_up(self) -> None:
+        """Take a keyframe: of steps before we listened, or after records were lost."""
+        recorder = self._service.recorder
+        latest = recorder.latest
+        if latest is None or latest.epoch != self.state.epoch:
+            return
         try:
-            recorder = self._service.recorder
-            latest, snapshot = recorder.latest, recorder.snapshot()
-        except WorkbenchError as error:
-            logger.warning("live feed: no keyframe after a gap before step %d: %s", record.step_id, error)
-            return False
-        if self._service.status.epoch != self.state.epoch:
-            return False
-        self.state.keyframe(snapshot, latest)
-        return True
+            blocks = recorder.blocks_at(latest.step_id).values()
+        except KeyError:  # the engine was replaced meanwhile; its epoch follows
+            logger.info("live feed: step %d is not recorded any more", latest.step_id)
+            return
+        self.state.keyframe(blocks, latest)
 
     def is_known(self, instance: int, epoch: int, version: int) -> bool:
         """Whether a client at `version` of that epoch can be served a delta."""

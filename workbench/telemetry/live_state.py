@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from workbench.telemetry.records import BlockState, BlockStatus, PoolSnapshot, RequestState, RequestStatus, StepRecord
+from workbench.telemetry.records import BlockState, BlockStatus, RequestState, RequestStatus, StepRecord
 
 BLOCK_DTYPE: Final = np.dtype(
     [
@@ -107,20 +107,19 @@ class LiveState:
         self._rate.add(record.started_s + record.duration_s, sum(r.num_new_tokens for r in record.requests))
         self._latest = record
 
-    def keyframe(self, snapshot: PoolSnapshot, latest: StepRecord | None) -> None:
+    def keyframe(self, blocks: Iterable[BlockState], latest: StepRecord) -> None:
         """Take over a whole pool after records were lost. Living requests keep their colours.
 
         Args:
-            snapshot: every block at the end of a step.
-            latest: the record of that step, for the requests; None before the first step.
+            blocks: every block that was ever in use, as of the end of the step `latest`.
+            latest: the newest record.
         """
         self.version += 1
-        self.step_id = snapshot.step_id
-        if latest is not None:
-            self._apply_requests(latest.requests)
-            self._latest = latest
-        for block in snapshot.blocks:
-            self._write_block(block, snapshot.step_id)
+        self.step_id = latest.step_id
+        self._apply_requests(latest.requests)
+        self._latest = latest
+        for block in blocks:
+            self._write_block(block, latest.step_id)
 
     def changed_since(self, version: int) -> npt.NDArray[np.intp]:
         """Return the ids of the blocks that changed after `version`, ascending."""

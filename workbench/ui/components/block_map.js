@@ -1,0 +1,226 @@
+/* The block map: wires the store to canvas, chips, strip and panels, and the person's pointer and keys to the store. */
+(function (wb) {
+  "use strict";
+
+  const ANNOUNCE_MS = 2000;
+  const HOVER_MS = 80;
+  const ARROWS = { arrowleft: [-1, 0], a: [-1, 0], arrowright: [1, 0], d: [1, 0], arrowup: [0, -1], w: [0, -1], arrowdown: [0, 1], s: [0, 1] };
+
+  class BlockMap {
+    constructor(root, server) {
+      this.root = root;
+      this.parts = wb.dom.parts(root);
+      this.desk = new wb.panels.DetailsDesk(server);
+      this.layout = null;
+      this.cursor = -1;
+      this.announcedAt = 0;
+      this.hoverTimer = null;
+      this.isAnimating = false;
+      this.lastOptions = null;
+      this.listenToPointer();
+      this.listenToKeys();
+    }
+
+    get view() { return wb.store.view(); }
+    /** The block of the panel: hovered before pinned. */
+    get block() { return wb.store.hover.block >= 0 ? wb.store.hover.block : wb.store.selection.block; }
+
+    update(topics) {
+      if (!wb.dom.isShown(this.parts.map)) return;
+      const view = this.view;
+      this.root.classList.toggle("wb-stale", wb.feed.isStale());
+      wb.totals.drawTotals(this.parts, view);
+      wb.totals.drawModes(this.parts.modes, wb.store.mode);
+      wb.totals.drawKey(this.parts.key, wb.store.mode);
+      wb.totals.drawChips(this.parts.chips, view);
+      this.drawEmpty(view);
+      this.drawMap(topics);
+      const request = view.byId.get(wb.store.selection.request) || null;
+      wb.strip.draw(this.parts, view, request);
+      wb.panels.drawBlock(this.parts, view, this.block, this.desk);
+      wb.panels.drawRequest(this.parts, view, request);
+      this.announce(view);
+    }
+
+    drawEmpty(view) {
+      const isLoaded = view.numBlocks > 0;
+      this.parts.empty.hidden = isLoaded && view.requests.size > 0;
+      const text = isLoaded ? "No requests yet. Send a message or add 8 background requests." : "The block map appears when the model is loaded.";
+      wb.dom.setText(this.parts.empty, text);
+      this.parts.map.hidden = !isLoaded;
+    }
+
+    options(view) {
+      const lit = wb.store.litRequest();
+      const order = lit ? view.tableOf(lit) : [];
+      return {
+        layout: this.layout, mode: wb.store.mode, compact: false, stale: wb.feed.isStale(),
+        lit, order, table: lit && order.length ? new Set(order) : null,
+        block: wb.store.selection.block,
+      };
+    }
+
+    drawMap(topics) {
+      const view = this.view;
+      if (!view.numBlocks) return;
+      this.layout = wb.geometry.mapLayout(wb.dom.innerWidth(this.parts.map.parentElement), view.numBlocks);
+      const options = (this.lastOptions = this.options(view));
+      const dirty = wb.store.dirty;
+      const isQuiet = !options.table && options.block < 0 && options.mode !== 2 && !options.stale && this.cursor < 0;
+      if (isQuiet && dirty && topics.size === 1 && topics.has("data")) wb.mapCanvas.drawSome(this.parts.map, view, dirty, options);
+      else wb.mapCanvas.drawAll(this.parts.map, view, options);
+      this.drawCursor(options);
+      this.animate();
+    }
+
+    /** The keyboard's cell: a thin frame, apart from the pinned block. */
+    drawCursor() {
+      if (this.cursor < 0 || this.cursor >= this.view.numBlocks || document.activeElement !== this.parts.map) return;
+      const g = this.parts.map.getContext("2d");
+      const [x, y] = this.layout.at(this.cursor);
+      g.strokeStyle = wb.palette.colors().cursor;
+      g.lineWidth = 1;
+      g.strokeRect(x - 0.5, y - 0.5, this.layout.cell + 1, this.layout.cell + 1);
+    }
+
+    /** Fade what was just allocated or freed; nothing moves when reduced motion is asked for. */
+    animate() {
+      if (wb.mapCanvas.isStill() || wb.store.turnedAt.size > this.view.numBlocks / 2) { wb.store.turnedAt.clear(); return; }
+      if (this.isAnimating || !wb.store.turnedAt.size) return;
+      this.isAnimating = true;
+      const frame = () => {
+        const canDraw = wb.dom.isShown(this.parts.map) && this.lastOptions && this.lastOptions.layout === this.layout;
+        const isGoingOn = canDraw && wb.mapCanvas.drawFlashes(this.parts.map.getContext("2d"), this.view, this.lastOptions, performance.now());
+        this.isAnimating = Boolean(isGoingOn);
+        if (isGoingOn) requestAnimationFrame(frame);
+        else if (canDraw && (this.lastOptions.table || this.lastOptions.block >= 0)) wb.store.notify("selection");
+      };
+      requestAnimationFrame(frame);
+    }
+
+    /** What the picture says, in words, at most every two seconds. */
+    announce(view) {
+      const now = performance.now();
+      const figures = view.figures;
+      const totals = view.totals();
+      const text = `${totals.active} of ${view.numBlocks} blocks active, ${totals.cached} cached, ${totals.free} free; ${figures.running || 0} requests running, ${figures.waiting || 0} waiting`;
+      const selected = wb.store.selection.request;
+      const label = `Physical KV blocks. ${text}${selected ? `. Request ${selected} selected` : ""}`;
+      if (now - this.announcedAt < ANNOUNCE_MS || this.parts.announce.textContent === label) return;
+      this.announcedAt = now;
+      this.parts.announce.textContent = label;
+      this.parts.map.setAttribute("aria-label", label);
+    }
+
+    // ------------------------------------------------------------------ pointer
+
+    listenToPointer() {
+      const { map, strip, modes } = this.parts;
+      map.addEventListener("pointermove", (event) => this.onMove(event));
+      map.addEventListener("pointerleave", () => this.leave());
+      map.addEventListener("click", (event) => this.pin(this.at(event)));
+      strip.addEventListener("click", (event) => {
+        const request = this.view.byId.get(wb.store.selection.request);
+        const block = wb.strip.blockAt(strip, this.view, request, event.offsetX);
+        if (block >= 0) wb.store.select(request.id, block);
+      });
+      [...modes.children].forEach((button, i) => button.addEventListener("click", () => wb.store.setMode(i)));
+      modes.addEventListener("keydown", (event) => {
+        const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+        if (!step) return;
+        event.preventDefault();
+        const mode = (wb.store.mode + step + 4) % 4;
+        wb.store.setMode(mode);
+        modes.children[mode].focus();
+      });
+    }
+
+    at(event) {
+      return this.layout ? this.layout.blockAt(event.offsetX, event.offsetY, this.view.numBlocks) : -1;
+    }
+
+    onMove(event) {
+      if (event.pointerType === "touch") return;
+      const block = this.at(event);
+      if (block < 0) { this.leave(); return; }
+      this.showTip(block, event.clientX, event.clientY);
+      clearTimeout(this.hoverTimer);
+      this.hoverTimer = setTimeout(() => this.hover(block), HOVER_MS);
+    }
+
+    leave() {
+      clearTimeout(this.hoverTimer);
+      this.parts.tip.hidden = true;
+      wb.store.setHover(null, -1);
+    }
+
+    hover(block) {
+      const owner = this.view.ownerOf(block);
+      wb.store.setHover(owner ? owner.id : null, block);
+    }
+
+    /** Pin a block; its owner is selected with it. */
+    pin(block) {
+      if (block < 0) return;
+      const owner = this.view.ownerOf(block);
+      wb.store.select(owner ? owner.id : null, block);
+    }
+
+    clear() {
+      this.cursor = -1;
+      this.parts.tip.hidden = true;
+      wb.store.select(null, -1);
+      wb.store.setHover(null, -1);
+    }
+
+    showTip(block, x, y) {
+      const { tip, tipTitle, tipSquare, tipRows } = this.parts;
+      const view = this.view, owner = view.ownerOf(block), refs = view.refs[block];
+      tipSquare.hidden = !owner;
+      if (owner) tipSquare.style.background = wb.palette.swatch(owner);
+      wb.dom.setText(tipTitle, `Block ${block}`);
+      const pairs = [["State", wb.panels.STATUS[view.status[block]]]];
+      if (owner) pairs.push(["Owner", refs > 1 ? `${owner.id} +${refs - 1}` : owner.id], ["Logical", String(view.logical[block])]);
+      pairs.push(["Filled", `${view.filled[block]} / ${view.blockSize}`]);
+      wb.dom.rows(tipRows, pairs);
+      tip.hidden = false;
+      tip.style.left = `${Math.max(4, Math.min(window.innerWidth - 230, x + 14))}px`;
+      tip.style.top = `${Math.max(4, Math.min(window.innerHeight - tip.offsetHeight - 12, y + 14))}px`;
+    }
+
+    // ------------------------------------------------------------------ keys
+
+    listenToKeys() {
+      const { map } = this.parts;
+      map.addEventListener("keydown", (event) => {
+        if (event.ctrlKey || event.metaKey || event.altKey) return;
+        if (this.onKey(event.key.toLowerCase())) event.preventDefault();
+      });
+      map.addEventListener("blur", () => { this.cursor = -1; this.leave(); });
+    }
+
+    onKey(key) {
+      if (ARROWS[key]) { this.moveCursor(...ARROWS[key]); return true; }
+      if (key === "enter") { this.pin(this.cursor >= 0 ? this.cursor : wb.store.hover.block); return true; }
+      if (key === "escape") { this.clear(); return true; }
+      if ("1234".includes(key)) { wb.store.setMode(Number(key) - 1); return true; }
+      return false;
+    }
+
+    moveCursor(dx, dy) {
+      const { columns } = this.layout, last = this.view.numBlocks - 1;
+      const from = this.cursor >= 0 ? this.cursor : Math.max(0, wb.store.selection.block);
+      this.cursor = this.cursor < 0 ? from : Math.max(0, Math.min(last, from + dx + dy * columns));
+      const box = this.parts.map.getBoundingClientRect();
+      const [x, y] = this.layout.center(this.cursor);
+      this.hover(this.cursor);
+      this.showTip(this.cursor, box.left + x, box.top + y);
+    }
+  }
+
+  wb.define("blockMap", (root, { server }) => {
+    const map = new BlockMap(root, server);
+    root.wbMap = map;
+    return (topics) => map.update(topics);
+  });
+})((window.wb = window.wb || {}));

@@ -1,0 +1,111 @@
+/* The compact map beside the chat: every block as a small cell, one's own request lit, its phase and figures. */
+(function (wb) {
+  "use strict";
+
+  const PHASES = ["queued", "prefill", "decode", "done"];
+
+  /** Which of the four phases a request is in; `wasSeen` tells an ended request from one not yet heard of. */
+  function phaseOf(request, wasSeen) {
+    if (!request) return wasSeen ? 3 : -1;
+    if (request.status !== "running") return 0;
+    return request.isPrefill || request.computed < request.prompt ? 1 : 2;
+  }
+
+  /** Words of a phase: "queued #3", "prefill 512/2,048", "decode 116", "preempted". */
+  function words(index, phase, request, view) {
+    if (index !== phase || !request) return PHASES[index];
+    const { count } = wb.format;
+    if (phase === 0) return request.status === "preempted" ? "preempted" : `queued #${queuePlace(view, request)}`;
+    if (phase === 1) return `prefill ${count(request.computed)}/${count(request.prompt)}`;
+    return phase === 2 ? `decode ${count(request.output)}` : PHASES[index];
+  }
+
+  function queuePlace(view, request) {
+    return [...view.requests.values()].filter((r) => r.status === "waiting").indexOf(request) + 1;
+  }
+
+  class CompactMap {
+    constructor(root) {
+      this.root = root;
+      this.parts = wb.dom.parts(root);
+      this.id = null;
+      this.wasSeen = false;
+      this.last = null;
+      this.parts.open.addEventListener("click", () => this.openMap());
+    }
+
+    /** Follow a request; null for none. */
+    follow(id) {
+      if (this.id === id) return;
+      this.id = id || null;
+      this.wasSeen = false;
+      this.last = null;
+      wb.store.setMine(id);
+    }
+
+    update() {
+      if (!wb.dom.isShown(this.root)) return;
+      const view = wb.store.view();
+      const request = view.byId.get(this.id) || null;
+      if (request) { this.wasSeen = true; this.last = request; }
+      this.root.classList.toggle("wb-stale", wb.feed.isStale());
+      this.drawHeading(view, request);
+      this.drawCells(view, request);
+      this.drawRows(view, request);
+    }
+
+    drawHeading(view, request) {
+      this.parts.square.hidden = !request;
+      if (request) this.parts.square.style.background = wb.palette.swatch(request);
+      wb.dom.setText(this.parts.title, this.id ? `Your request ${this.id}` : "Block pool");
+      const phase = phaseOf(request, this.wasSeen);
+      this.parts.phases.hidden = !this.id;
+      [...this.parts.phases.children].forEach((node, i) => {
+        node.classList.toggle("wb-on", i === phase);
+        wb.dom.setText(node, words(i, phase, request, view));
+      });
+    }
+
+    drawCells(view, request) {
+      this.parts.map.hidden = !view.numBlocks;
+      if (!view.numBlocks) return;
+      const width = wb.dom.innerWidth(this.parts.map.parentElement);
+      const layout = wb.geometry.compactLayout(width, view.numBlocks);
+      const table = request ? view.tableOf(request) : [];
+      const options = { layout, mode: 0, compact: true, stale: wb.feed.isStale(), lit: request, table: table.length ? new Set(table) : null };
+      const g = wb.dom.fit(this.parts.map, layout.width, layout.height);
+      for (let block = 0; block < view.numBlocks; block++) wb.cells.draw(g, view, block, options);
+    }
+
+    drawRows(view, request) {
+      const { count, percent } = wb.format;
+      const service = wb.store.service || {};
+      const shown = request || this.last;
+      const figures = view.figures;
+      const blocks = request ? request.blocks : 0;
+      wb.dom.rows(this.parts.rows, [
+        ["Context", shown ? `${count(shown.prompt + shown.output)} / ${count(service.max_model_len)} tokens` : "–"],
+        ["Blocks", this.id ? `${count(blocks)} of ${count(view.numBlocks)}` : `${count(view.numBlocks)}`],
+        ["Pool", `${percent(view.numBlocks ? (figures.active_blocks || 0) / view.numBlocks : null, 0)} active`],
+        ["Queue", `${count(figures.running || 0)} running, ${count(figures.waiting || 0)} waiting`],
+      ]);
+      const label = `Block pool: ${figures.active_blocks || 0} of ${view.numBlocks} blocks active`;
+      if (this.parts.map.getAttribute("aria-label") !== label) this.parts.map.setAttribute("aria-label", label);
+    }
+
+    /** Show the full map with this request selected. */
+    openMap() {
+      const tab = [...document.querySelectorAll('button[role="tab"]')].find((node) => node.dataset.tabId === "blocks" || node.textContent.trim() === "Blocks");
+      if (this.id && wb.store.view().byId.has(this.id)) wb.store.select(this.id, -1);
+      if (tab) tab.click();
+    }
+  }
+
+  wb.define("compactMap", (root, { props, watch }) => {
+    const map = new CompactMap(root);
+    root.wbMap = map;
+    map.follow(props.value);
+    watch("value", () => { map.follow(props.value); wb.store.notify("selection"); });
+    return () => map.update();
+  });
+})((window.wb = window.wb || {}));

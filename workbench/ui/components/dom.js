@@ -1,0 +1,114 @@
+/* Small helpers that touch the document only where something changed, so that clicks and focus survive live updates. */
+(function (wb) {
+  "use strict";
+
+  function setText(node, text) {
+    if (node.textContent !== text) node.textContent = text;
+  }
+
+  function element(tag, className, text) {
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    return node;
+  }
+
+  /** Make `parent`'s children those of `items`, one for each key, reusing what is there. */
+  function reconcile(parent, items, keyOf, create, update) {
+    const old = new Map([...parent.children].map((node) => [node.dataset.key, node]));
+    let place = parent.firstElementChild;
+    for (const item of items) {
+      const key = String(keyOf(item));
+      let node = old.get(key);
+      old.delete(key);
+      if (!node) { node = create(item); node.dataset.key = key; }
+      update(node, item);
+      if (node === place) place = place.nextElementSibling;
+      else parent.insertBefore(node, place);
+    }
+    for (const node of old.values()) node.remove();
+  }
+
+  /** Label / value rows of a description list. */
+  function rows(list, pairs) {
+    reconcile(list, pairs, ([label]) => label,
+      ([label]) => { const row = element("div"); row.append(element("dt", "", label), element("dd")); return row; },
+      (row, [, value]) => setText(row.lastElementChild, value));
+  }
+
+  /** Named parts of a component's template. */
+  function parts(root) {
+    const found = {};
+    for (const node of root.querySelectorAll("[data-part]")) found[node.dataset.part] = node;
+    return found;
+  }
+
+  /** Size a canvas in CSS pixels for the device's pixel ratio; returns its cleared context. */
+  function fit(canvas, width, height) {
+    const ratio = window.devicePixelRatio || 1;
+    const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+    if (canvas.width !== w || canvas.height !== h) {
+      canvas.width = w;
+      canvas.height = h;
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+    }
+    const g = canvas.getContext("2d");
+    g.setTransform(ratio, 0, 0, ratio, 0, 0);
+    g.clearRect(0, 0, width, height);
+    g.font = '10px "IBM Plex Mono", monospace';
+    g.textBaseline = "middle";
+    return g;
+  }
+
+  /** Width inside an element's padding, whole pixels. */
+  function innerWidth(node) {
+    const style = getComputedStyle(node);
+    return Math.floor(node.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight));
+  }
+
+  const isShown = (node) => node.isConnected && node.offsetParent !== null;
+
+  /** Chip of a request: owner square, id, block count. */
+  function chip(onChoose) {
+    return (request) => {
+      const node = element("button", "wb-chip");
+      node.type = "button";
+      node.append(element("i", "wb-sw"), element("span"), element("span", "wb-n"));
+      node.addEventListener("click", () => onChoose(request.id));
+      node.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && wb.store.setHover(request.id, -1));
+      node.addEventListener("pointerleave", () => wb.store.setHover(null, -1));
+      return node;
+    };
+  }
+
+  function updateChip(node, request, count) {
+    const [square, name, number] = node.children;
+    const background = wb.palette.swatch(request);
+    if (square.dataset.bg !== background) { square.style.background = background; square.dataset.bg = background; }
+    setText(name, wb.store.mine.has(request.id) ? `${request.id} you` : request.id);
+    setText(number, count);
+    const isOn = wb.store.selection.request === request.id;
+    node.classList.toggle("wb-on", isOn);
+    node.setAttribute("aria-pressed", String(isOn));
+  }
+
+  const views = {};
+
+  /** Register a component: `create(element, context)` returns its update function `(topics) => void`. */
+  function define(name, create) { views[name] = create; }
+
+  /** Bring a component to life: called once from js_on_load. */
+  function mount(name, root, context) {
+    const update = views[name](root, context);
+    const stop = wb.store.subscribe((topics) => (root.isConnected ? update(topics) : stop()));
+    const resized = new ResizeObserver(() => wb.store.notify("theme"));
+    resized.observe(root);
+    wb.feed.attach(root);
+    wb.store.notify("theme");
+  }
+
+  wb.dom = { setText, element, reconcile, rows, parts, fit, innerWidth, isShown, chip, updateChip };
+  wb.define = define;
+  wb.mount = mount;
+})((window.wb = window.wb || {}));

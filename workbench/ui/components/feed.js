@@ -1,0 +1,187 @@
+/* The one connection of a browser tab to the engine's live feed.
+ *
+ * A WebSocket, or polling of the same frames where sockets do not get through. Hidden tabs let go of
+ * the connection and say on return which state they hold. Silence of more than STALE_MS is shown.
+ */
+(function (wb) {
+  "use strict";
+
+  const STALE_MS = 2500;
+  const POLL_MS = 100;
+  const IDLE_POLL_MS = 500;
+  const IDLE_POLLS = 20;
+  const MAX_BACKOFF_MS = 4000;
+  const SOCKET_FAILURES_BEFORE_POLLING = 2;
+  const SOCKET_RETRY_MS = 30000;
+
+  /** Address of a route of this page's own server, also behind a path prefix. */
+  function address(route, protocol) {
+    const root = window.gradio_config && window.gradio_config.root ? new URL(window.gradio_config.root, location.href).pathname : location.pathname;
+    const url = new URL(root.replace(/\/?$/, "/") + route, location.origin);
+    if (protocol) url.protocol = protocol;
+    for (const [name, value] of Object.entries(wb.store.known)) url.searchParams.set(name, value);
+    return url;
+  }
+
+  const feed = {
+    /** idle (nothing to show or hidden), connecting, live, stale */
+    state: "idle",
+    transport: "websocket",
+    lastFrameAt: 0,
+    frames: [],
+    error: null,
+
+    socket: null,
+    timer: null,
+    failures: 0,
+    attempt: 0,
+    unchangedPolls: 0,
+    pollingSince: 0,
+    elements: new Set(),
+
+    /** Keep the feed alive for as long as `element` is in the page. */
+    attach(element) {
+      this.elements.add(element);
+      if (this.state === "idle") this.start();
+    },
+
+    isWanted() {
+      for (const element of this.elements) if (!element.isConnected) this.elements.delete(element);
+      return this.elements.size > 0 && !document.hidden;
+    },
+
+    start() {
+      if (!this.isWanted() || this.socket || this.timer) return;
+      this.setState("connecting");
+      this.attempt++;
+      if (this.transport === "websocket" && window.WebSocket) this.openSocket();
+      else this.beginPolling();
+    },
+
+    stop() {
+      this.attempt++;
+      clearTimeout(this.timer);
+      this.timer = null;
+      const socket = this.socket;
+      this.socket = null;
+      if (socket) socket.close();
+      this.setState("idle");
+    },
+
+    restart() { this.stop(); this.start(); },
+
+    openSocket() {
+      const socket = new WebSocket(address("live", location.protocol === "https:" ? "wss:" : "ws:"));
+      let isHeard = false;
+      socket.binaryType = "arraybuffer";
+      socket.onmessage = (event) => {
+        if (this.socket !== socket) return;
+        isHeard = true;
+        this.failures = 0;
+        this.receive(event.data);
+      };
+      socket.onclose = () => {
+        if (this.socket !== socket) return;
+        this.socket = null;
+        this.failures++;
+        if (!isHeard && this.failures >= SOCKET_FAILURES_BEFORE_POLLING) this.transport = "polling";
+        this.retryLater();
+      };
+      this.socket = socket;
+    },
+
+    retryLater() {
+      const wait = Math.min(MAX_BACKOFF_MS, 200 * 2 ** Math.min(this.failures, 6)) * (0.75 + Math.random() / 2);
+      this.timer = setTimeout(() => { this.timer = null; this.start(); }, wait);
+      if (this.state === "live") this.setState("connecting");
+    },
+
+    beginPolling() {
+      this.transport = "polling";
+      this.pollingSince = performance.now();
+      this.timer = setTimeout(() => this.poll(this.attempt), 0);
+    },
+
+    async poll(attempt) {
+      if (!this.isWanted()) { this.stop(); return; }
+      if (window.WebSocket && performance.now() - this.pollingSince > SOCKET_RETRY_MS) {
+        this.transport = "websocket";
+        this.failures = SOCKET_FAILURES_BEFORE_POLLING - 1;
+        this.restart();
+        return;
+      }
+      const before = wb.store.known.version;
+      try {
+        const response = await fetch(address("live/frame"), { cache: "no-store" });
+        if (!response.ok) throw new Error(`the live feed answered ${response.status}`);
+        const buffer = await response.arrayBuffer();
+        if (attempt !== this.attempt) return;
+        this.failures = 0;
+        this.receive(buffer);
+      } catch (error) {
+        if (attempt !== this.attempt) return;
+        this.error = error;
+        this.failures++;
+        this.timer = null;
+        this.retryLater();
+        return;
+      }
+      if (attempt !== this.attempt) return;
+      this.unchangedPolls = wb.store.known.version === before ? this.unchangedPolls + 1 : 0;
+      this.timer = setTimeout(() => this.poll(attempt), this.unchangedPolls > IDLE_POLLS ? IDLE_POLL_MS : POLL_MS);
+    },
+
+    receive(buffer) {
+      let isApplied;
+      try {
+        isApplied = wb.store.apply(wb.decodeFrame(buffer));
+      } catch (error) {
+        if (!(error instanceof wb.FrameError)) throw error;
+        this.error = error;
+        isApplied = false;
+      }
+      if (!isApplied) {
+        wb.store.known = { instance: 0, epoch: 0, version: 0 };
+        if (this.transport === "websocket" && this.socket) this.socket.close();
+        return;
+      }
+      this.error = null;
+      this.lastFrameAt = performance.now();
+      this.frames.push({ at: this.lastFrameAt, bytes: buffer.byteLength });
+      while (this.frames.length && this.frames[0].at < this.lastFrameAt - 3000) this.frames.shift();
+      this.setState("live");
+    },
+
+    setState(state) {
+      if (this.state === state) return;
+      this.state = state;
+      wb.store.notify("feed");
+    },
+
+    /** Milliseconds since the engine was last heard. */
+    silenceMs() { return this.lastFrameAt ? performance.now() - this.lastFrameAt : 0; },
+    isStale() { return this.lastFrameAt > 0 && this.state !== "idle" && this.silenceMs() > STALE_MS; },
+
+    /** Frames per second and mean kilobytes per frame over the last three seconds. */
+    rate() {
+      const n = this.frames.length;
+      if (n < 2) return { perSecond: n, kilobytes: n ? this.frames[0].bytes / 1000 : 0 };
+      const span = (this.frames[n - 1].at - this.frames[0].at) / 1000;
+      return { perSecond: (n - 1) / span, kilobytes: this.frames.reduce((sum, f) => sum + f.bytes, 0) / n / 1000 };
+    },
+  };
+
+  let wasStale = false;
+  setInterval(() => {
+    const isStale = feed.isStale();
+    if (isStale || wasStale) wb.store.notify("feed");
+    wasStale = isStale;
+    if (feed.state !== "idle" && !feed.isWanted()) feed.stop();
+    else if (feed.state === "idle") feed.start();
+  }, 250);
+  document.addEventListener("visibilitychange", () => (document.hidden ? feed.stop() : feed.start()));
+  window.addEventListener("pagehide", () => feed.stop());
+  window.addEventListener("pageshow", () => feed.start());
+
+  wb.feed = feed;
+})((window.wb = window.wb || {}));

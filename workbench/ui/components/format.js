@@ -1,0 +1,14 @@
+/* How numbers are written: thousands separators, fixed decimals, and a dash for what is not known. */
+(function (wb) {
+  "use strict";
+
+  const isKnown = (x) => x !== null && x !== undefined && Number.isFinite(x);
+  wb.format = {
+    count: (n) => (isKnown(n) ? Math.round(n).toLocaleString("en-US") : "–"),
+    fixed: (x, digits) => (isKnown(x) ? x.toFixed(digits) : "–"),
+    percent: (share, digits = 1) => (isKnown(share) ? `${(100 * share).toFixed(digits)} %` : "–"),
+    kib: (bytes) => (isKnown(bytes) ? `${Math.round(bytes / 1024).toLocaleString("en-US")} KiB` : "–"),
+    megabytes: (bytes) => (isKnown(bytes) ? Math.round(bytes / 1e6).toLocaleString("en-US") : "–"),
+    plural: (n, word) => `${Math.round(n).toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`,
+  };
+})((window.wb = window.wb || {}));

@@ -1,0 +1,134 @@
+/* The header strip: which model runs on what, the live figures, and whether the feed is alive. Below it, notices and errors. */
+(function (wb) {
+  "use strict";
+
+  const SPARK_WIDTH = 64, SPARK_HEIGHT = 18;
+  const LOST_MS = 6000;
+
+  const DTYPES = { float32: "fp32", float16: "fp16", bfloat16: "bf16" };
+  const shortType = (dtype) => DTYPES[dtype] || dtype || "";
+
+  /** Word and class of the feed's state. */
+  function feedState() {
+    const { state } = wb.feed;
+    if (wb.feed.isStale()) return [`stale ${(wb.feed.silenceMs() / 1000).toFixed(1)} s`, "wb-lost"];
+    if (state === "live") return ["live", "wb-live-dot"];
+    if (state === "idle") return ["paused", "wb-paused"];
+    return ["connecting", "wb-lost"];
+  }
+
+  function drawFeed(parts) {
+    const [word, className] = feedState();
+    wb.dom.setText(parts.feed, word);
+    if (parts.feed.dataset.state !== className) {
+      parts.feed.className = `wb-v wb-feed ${className}`;
+      parts.feed.dataset.state = className;
+    }
+    const { perSecond, kilobytes } = wb.feed.rate();
+    parts.feed.title = `${wb.feed.transport === "polling" ? "polling" : "WebSocket"}, ${perSecond.toFixed(1)} frames/s, ${kilobytes.toFixed(2)} kB/frame`;
+  }
+
+  function drawModel(parts, service) {
+    wb.dom.setText(parts.model, service ? service.model_name || "–" : "–");
+    const source = service && service.source_format ? `${service.source_format} → ${shortType(service.dtype)}, KV ${shortType(service.dtype)}` : "";
+    wb.dom.setText(parts.precision, source);
+    const backend = service ? [service.backend, service.device].filter(Boolean).join(", ") : "";
+    wb.dom.setText(parts.backend, backend || "–");
+    parts.backend.title = backend;
+    parts.model.parentElement.title = `${parts.model.textContent} ${source}`;
+  }
+
+  function drawFigures(parts, view) {
+    const { count, fixed, percent } = wb.format;
+    const f = view.figures;
+    const isLoaded = view.numBlocks > 0;
+    wb.dom.setText(parts.queue, isLoaded ? `${count(f.running)} / ${count(f.waiting)}` : "– / –");
+    wb.dom.setText(parts.rate, isLoaded ? fixed(f.tokens_per_s, 1) : "–");
+    wb.dom.setText(parts.used, isLoaded ? percent(f.active_blocks / view.numBlocks, 0) : "–");
+    wb.dom.setText(parts.step, isLoaded && view.stepId >= 0 ? count(view.stepId) : "–");
+  }
+
+  function drawSpark(canvas) {
+    if (canvas.offsetParent === null) return;
+    const c = wb.palette.colors();
+    const g = wb.dom.fit(canvas, SPARK_WIDTH, SPARK_HEIGHT);
+    const values = wb.store.rates.map((r) => r.value);
+    const most = Math.max(1e-9, ...values);
+    g.strokeStyle = c.decode;
+    g.lineWidth = 1.25;
+    g.beginPath();
+    values.forEach((v, i) => g.lineTo(SPARK_WIDTH - values.length + i + 0.5, SPARK_HEIGHT - 1 - (15 * v) / most));
+    g.stroke();
+  }
+
+  function drawUse(canvas, view) {
+    if (canvas.offsetParent === null) return;
+    const c = wb.palette.colors();
+    const g = wb.dom.fit(canvas, SPARK_WIDTH, SPARK_HEIGHT);
+    const share = (n) => (view.numBlocks ? Math.round((SPARK_WIDTH * (n || 0)) / view.numBlocks) : 0);
+    const active = share(view.figures.active_blocks);
+    g.fillStyle = c.free;
+    g.fillRect(0, 5, SPARK_WIDTH, 8);
+    g.fillStyle = c.decode;
+    g.fillRect(0, 5, active, 8);
+    g.fillStyle = g.createPattern(c.hatch, "repeat");
+    g.fillRect(active, 5, share(view.figures.cached_blocks), 8);
+  }
+
+  /** Words and a determinate bar while a model loads. */
+  function drawProgress(parts, service) {
+    const isLoading = Boolean(service) && (service.state === "loading" || service.state === "reloading");
+    parts.progress.hidden = !isLoading;
+    if (!isLoading) return;
+    const { megabytes } = wb.format;
+    const isCounted = service.total_bytes > 0;
+    const amount = isCounted ? ` ${megabytes(service.done_bytes)} / ${megabytes(service.total_bytes)} MB` : "";
+    const verb = service.state === "loading" ? "Loading the model" : "Reloading the engine";
+    wb.dom.setText(parts.progressText, `${verb}: ${service.phase || "starting"}${amount}`);
+    parts.progressBar.style.width = isCounted ? `${(100 * service.done_bytes) / service.total_bytes}%` : "0%";
+  }
+
+  function drawBanners(parts, service) {
+    const isFailed = Boolean(service) && Boolean(service.error);
+    parts.error.hidden = !isFailed;
+    if (isFailed) {
+      wb.dom.setText(parts.errorText, service.error);
+      wb.dom.setText(parts.errorTitle, service.state === "failed" ? "The engine is not running" : "The engine reported an error");
+      parts.trace.hidden = !service.error_traceback;
+      wb.dom.setText(parts.traceText, service.error_traceback || "");
+    }
+    const isLost = wb.feed.isStale() && wb.feed.silenceMs() > LOST_MS;
+    parts.lost.hidden = !isLost;
+    const notices = (service && service.notices) || [];
+    parts.notices.hidden = !notices.length;
+    wb.dom.reconcile(parts.notices, notices, (text) => text, (text) => wb.dom.element("p", "", text), () => {});
+  }
+
+  wb.define("header", (root) => {
+    const parts = wb.dom.parts(root);
+    return () => {
+      const view = wb.store.view();
+      root.classList.toggle("wb-stale", wb.feed.isStale());
+      drawModel(parts, wb.store.service);
+      drawFigures(parts, view);
+      drawFeed(parts);
+      drawSpark(parts.spark);
+      drawUse(parts.use, view);
+      drawProgress(parts, wb.store.service);
+      drawBanners(parts, wb.store.service);
+    };
+  });
+
+  /** Bottom line: what live figures were measured on, and the feed's own cost. */
+  wb.define("statusLine", (root) => {
+    const parts = wb.dom.parts(root);
+    return () => {
+      const service = wb.store.service;
+      wb.dom.setText(parts.machine, service && service.device ? `Live figures: this machine, ${service.device}` : "Live figures: this machine");
+      const { perSecond, kilobytes } = wb.feed.rate();
+      const way = wb.feed.transport === "polling" ? "polling" : "WebSocket";
+      wb.dom.setText(parts.feed, `Feed: ${way}, ${perSecond.toFixed(0)} frames/s, ${kilobytes.toFixed(2)} kB/frame`);
+      wb.dom.setText(parts.step, wb.store.view().stepId >= 0 ? `Step ${wb.format.count(wb.store.view().stepId)}` : "");
+    };
+  });
+})((window.wb = window.wb || {}));

@@ -1,0 +1,31 @@
+"""The header strip (model, backend, live figures, feed) and the bottom line."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from workbench.ui.components.assets import mount_script, template
+
+
+def header_strip() -> gr.HTML:
+    """Return the strip above the tabs. It feeds itself from the live feed."""
+    return gr.HTML(
+        value=None,
+        html_template=template("header"),
+        js_on_load=mount_script("header"),
+        apply_default_css=False,
+        elem_id="wb-header",
+        show_label=False,
+    )
+
+
+def status_line() -> gr.HTML:
+    """Return the bottom line: what live figures were measured on, and what the feed costs."""
+    return gr.HTML(
+        value=None,
+        html_template=template("status_line"),
+        js_on_load=mount_script("statusLine"),
+        apply_default_css=False,
+        elem_id="wb-status",
+        show_label=False,
+    )

@@ -1,0 +1,162 @@
+/* The panels beside the map: one block, and one request. Decoded tokens are asked of the engine on demand. */
+(function (wb) {
+  "use strict";
+
+  const STATUS = ["free", "cached, reusable", "active"];
+  const MAX_OWNERS = 8;
+  const REFETCH_MS = 500;
+  const SETTLE_MS = 120;
+
+  /** Asks the engine for a block's tokens: the newest question wins, one is under way at a time. */
+  class DetailsDesk {
+    constructor(server) {
+      this.server = server;
+      this.block = -1;
+      this.stamp = "";
+      this.details = null;
+      this.isBusy = false;
+      this.askedAt = -REFETCH_MS;
+      this.timer = null;
+    }
+
+    /** Details of `block` in the state `stamp`, as far as they are here; asks for newer ones. */
+    want(block, stamp) {
+      if (block !== this.block) this.details = null;
+      if (block !== this.block || stamp !== this.stamp) {
+        const isNew = block !== this.block;
+        this.block = block;
+        this.stamp = stamp;
+        this.askSoon(isNew ? SETTLE_MS : Math.max(SETTLE_MS, this.askedAt + REFETCH_MS - performance.now()));
+      }
+      return this.details;
+    }
+
+    askSoon(wait) {
+      if (this.timer) return;
+      this.timer = setTimeout(() => { this.timer = null; this.ask(); }, wait);
+    }
+
+    async ask() {
+      if (this.isBusy) { this.askSoon(SETTLE_MS); return; }
+      const { block, stamp } = this;
+      if (block < 0) return;
+      this.isBusy = true;
+      this.askedAt = performance.now();
+      try {
+        const answer = await this.server.block_details(block);
+        if (block === this.block) this.details = answer;
+      } catch (error) {
+        if (block === this.block) this.details = { error: String(error.message || error) };
+      } finally {
+        this.isBusy = false;
+      }
+      if (block !== this.block || stamp !== this.stamp) this.askSoon(REFETCH_MS);
+      wb.store.notify("selection");
+    }
+  }
+
+  function heading(parts, prefix, title, tag) {
+    wb.dom.setText(parts[`${prefix}Name`], title);
+    parts[`${prefix}Tag`].hidden = !tag;
+    wb.dom.setText(parts[`${prefix}Tag`], tag);
+  }
+
+  /** "this step", "12 steps ago", "never". */
+  function lastUse(view, block) {
+    if (view.status[block] === wb.store.ACTIVE) return "this step";
+    if (view.status[block] === wb.store.FREE && view.changed[block] === 0) return "never";
+    const steps = Math.max(0, view.stepId - view.since[block]);
+    return steps ? `${wb.format.plural(steps, "step")} ago` : "this step";
+  }
+
+  function drawBlock(parts, view, block, desk) {
+    const isAny = block >= 0 && block < view.numBlocks;
+    parts.blockNone.hidden = isAny;
+    parts.blockSome.hidden = !isAny;
+    if (!isAny) return;
+    const status = view.status[block], bytes = wb.store.service ? wb.store.service.block_bytes : null;
+    heading(parts, "block", String(block), STATUS[status]);
+    const refs = view.refs[block];
+    wb.dom.rows(parts.blockRows, [
+      ["References", refs > 1 ? `${refs} (shared)` : String(refs)],
+      ["Filled", `${view.filled[block]} / ${view.blockSize} tokens`],
+      ["Logical index", view.logical[block] < 0 ? "–" : String(view.logical[block])],
+      ["Last use", lastUse(view, block)],
+      ["Allocated", status === wb.store.ACTIVE ? `step ${wb.format.count(view.since[block])}` : "–"],
+      ["Bytes", wb.format.kib(bytes)],
+    ]);
+    const details = desk.want(block, `${wb.store.known.epoch}/${view.changed[block]}/${status}`);
+    drawOwners(parts, view, block, details);
+    drawTokens(parts, view, block, details);
+  }
+
+  function drawOwners(parts, view, block, details) {
+    const first = view.ownerOf(block);
+    const ids = details && details.request_ids && details.block_id === block ? details.request_ids : first ? [first.id] : [];
+    const owners = ids.map((id) => view.byId.get(id)).filter(Boolean);
+    parts.owners.hidden = !owners.length;
+    wb.dom.setText(parts.ownersLabel, owners.length ? "Owners" : "No owner");
+    wb.dom.reconcile(parts.owners, owners.slice(0, MAX_OWNERS), (r) => r.key, wb.dom.chip((id) => wb.store.select(id, block)),
+      (node, request) => wb.dom.updateChip(node, request, ""));
+  }
+
+  /** Slots of the block with their tokens; blanks for empty slots. */
+  function drawTokens(parts, view, block, details) {
+    const filled = view.filled[block], first = Math.max(0, view.logical[block]) * view.blockSize;
+    const isHere = details && details.block_id === block && details.tokens;
+    let label = filled ? `Tokens ${wb.format.count(first)}–${wb.format.count(first + filled - 1)}` : "Holds no token";
+    if (filled) label += isHere ? (details.is_hidden ? ", text hidden" : ", decoded") : details && details.error ? `: ${details.error}` : ", asking the engine…";
+    wb.dom.setText(parts.tokensLabel, label);
+    parts.tokens.hidden = !filled;
+    const texts = isHere ? details.tokens : [];
+    const slots = Array.from({ length: filled }, (_, i) => ({ i, text: i < texts.length ? visible(texts[i]) : "…", id: isHere ? details.token_ids[i] : null }));
+    wb.dom.reconcile(parts.tokens, slots, (s) => s.i, () => wb.dom.element("span"), (node, slot) => {
+      wb.dom.setText(node, slot.text);
+      const title = slot.id === null || slot.id === undefined ? "" : `token id ${slot.id}`;
+      if (node.title !== title) node.title = title;
+    });
+  }
+
+  /** White space made visible. */
+  const visible = (text) => text.replace(/^ /, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
+
+  function phase(request) {
+    return request.status === "running" ? (request.isPrefill ? "prefill" : "decode") : request.status;
+  }
+
+  function drawRequest(parts, view, request) {
+    parts.requestNone.hidden = Boolean(request);
+    parts.requestSome.hidden = !request;
+    if (!request) return;
+    const { count } = wb.format;
+    const table = view.tableOf(request);
+    const shared = table.filter((block) => view.refs[block] > 1).length;
+    parts.requestSquare.style.background = wb.palette.swatch(request);
+    heading(parts, "request", request.id, phase(request));
+    const times = ["never", "once"][request.preemptions] || `${request.preemptions} times`;
+    wb.dom.rows(parts.requestRows, [
+      ["Tokens", `${count(request.prompt + request.output)} = ${count(request.prompt)} + ${count(request.output)} out`],
+      ["Computed", `${count(request.computed)} / ${count(request.prompt + request.output)}`],
+      ["Blocks", shared ? `${request.blocks} (${shared} shared)` : String(request.blocks)],
+      ["Preempted", times],
+    ]);
+    drawReserved(parts, view, request);
+  }
+
+  /** What paging reserves for the request, against one contiguous reservation of the longest context. */
+  function drawReserved(parts, view, request) {
+    const longest = wb.store.service ? wb.store.service.max_model_len : 0;
+    parts.reserved.hidden = !longest;
+    if (!longest) return;
+    const paged = request.blocks * view.blockSize;
+    const used = `${(100 * request.computed) / longest}%`;
+    const hue = wb.palette.request(request);
+    wb.dom.setText(parts.paged, wb.format.count(paged));
+    wb.dom.setText(parts.contiguous, wb.format.count(longest));
+    for (const name of ["pagedUsed", "contiguousUsed"]) { parts[name].style.width = used; parts[name].style.background = hue; }
+    parts.pagedUnused.style.width = `${Math.max(0.6, (100 * Math.max(0, paged - request.computed)) / longest)}%`;
+    parts.usedSquare.style.background = hue;
+  }
+
+  wb.panels = { DetailsDesk, drawBlock, drawRequest, phase, STATUS };
+})((window.wb = window.wb || {}));

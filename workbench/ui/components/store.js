@@ -1,0 +1,201 @@
+/* One store for all views of a browser tab: the engine's state as last heard, and what the person looks at.
+ *
+ * Views draw `store.view()`. It is the live snapshot; a recorded step can stand in its place later
+ * without a view noticing. Listeners get a set of topics: "data", "selection", "feed", "theme".
+ */
+(function (wb) {
+  "use strict";
+
+  const FREE = 0, CACHED = 1, ACTIVE = 2;
+  const RATE_POINTS = 64;
+
+  /** All blocks of one pool as parallel arrays, plus the requests and figures that go with them. */
+  class Snapshot {
+    constructor(numBlocks, blockSize) {
+      this.numBlocks = numBlocks;
+      this.blockSize = blockSize;
+      this.stepId = -1;
+      this.status = new Uint8Array(numBlocks);
+      this.filled = new Uint8Array(numBlocks);
+      this.refs = new Uint16Array(numBlocks);
+      this.owner = new Uint32Array(numBlocks);
+      this.logical = new Int32Array(numBlocks).fill(-1);
+      this.since = new Uint32Array(numBlocks);
+      this.changed = new Uint32Array(numBlocks);
+      this.requests = new Map();
+      this.byId = new Map();
+      this.figures = {};
+      this.tables_ = null;
+    }
+
+    /** Overwrite one block; true when it was just allocated or freed. */
+    write(id, block) {
+      const turned = (this.status[id] === ACTIVE) !== (block.status === ACTIVE);
+      for (const name of ["status", "filled", "refs", "owner", "logical", "since", "changed"]) this[name][id] = block[name];
+      return turned;
+    }
+
+    setRequests(rows) {
+      this.requests = new Map();
+      this.byId = new Map();
+      for (const [key, id, status, slot, prompt, output, computed, blocks, isPrefill, preemptions] of rows) {
+        const request = { key, id, status, slot, prompt, output, computed, blocks, isPrefill, preemptions };
+        this.requests.set(key, request);
+        this.byId.set(id, request);
+      }
+      this.tables_ = null;
+    }
+
+    /** Request key → its physical blocks in logical order. */
+    tables() {
+      if (this.tables_) return this.tables_;
+      const tables = new Map();
+      for (let b = 0; b < this.numBlocks; b++) {
+        if (this.status[b] !== ACTIVE || !this.owner[b]) continue;
+        if (!tables.has(this.owner[b])) tables.set(this.owner[b], []);
+        tables.get(this.owner[b]).push(b);
+      }
+      for (const table of tables.values()) table.sort((a, b) => this.logical[a] - this.logical[b]);
+      return (this.tables_ = tables);
+    }
+
+    tableOf(request) {
+      return (request && this.tables().get(request.key)) || [];
+    }
+
+    ownerOf(block) {
+      return this.requests.get(this.owner[block]) || null;
+    }
+
+    /** Counts over the whole pool. `wasteSlots` are slots of active blocks that hold no token. */
+    totals() {
+      const t = { active: 0, cached: 0, free: 0, shared: 0, saved: 0, wasteSlots: 0 };
+      for (let b = 0; b < this.numBlocks; b++) {
+        if (this.status[b] === FREE) t.free++;
+        else if (this.status[b] === CACHED) t.cached++;
+        else {
+          t.active++;
+          t.wasteSlots += this.blockSize - this.filled[b];
+          if (this.refs[b] > 1) { t.shared++; t.saved += this.refs[b] - 1; }
+        }
+      }
+      return t;
+    }
+  }
+
+  const listeners = new Set();
+  let pending = null;
+
+  const store = {
+    FREE, CACHED, ACTIVE, Snapshot,
+    live: new Snapshot(0, 0),
+    known: { instance: 0, epoch: 0, version: 0 },
+    service: null,
+    rates: [],
+    mine: new Set(),
+    mode: 0,
+    selection: { request: null, block: -1 },
+    hover: { request: null, block: -1 },
+    /** Blocks of the last delta; null after a full frame: everything may differ. */
+    dirty: null,
+    /** Block → time (performance.now) of an allocation or release, for the flash. */
+    turnedAt: new Map(),
+
+    view() { return this.live; },
+
+    /** Take over a frame. False: it builds on a state that we do not hold; ask for a full one. */
+    apply(frame) {
+      if (!frame.isFull && !this.holds(frame)) return false;
+      const now = performance.now();
+      if (frame.isFull) {
+        if (!this.isSameEngine(frame)) this.forgetEngine();
+        this.live = new Snapshot(frame.numBlocks, frame.blockSize);
+        this.dirty = null;
+      } else if (this.dirty) {
+        for (const [id] of frame.records) this.dirty.add(id);
+      }
+      for (const [id, block] of frame.records) {
+        if (this.live.write(id, block) && !frame.isFull) this.turnedAt.set(id, now);
+      }
+      this.live.stepId = frame.stepId;
+      this.live.setRequests(frame.body.requests);
+      this.live.figures = frame.body.figures;
+      if (frame.body.service) this.service = frame.body.service;
+      this.known = { instance: frame.instance, epoch: frame.epoch, version: frame.version };
+      this.sampleRate(now);
+      this.dropEnded();
+      this.notify("data");
+      return true;
+    },
+
+    holds(frame) { return this.isSameEngine(frame) && frame.baseVersion === this.known.version; },
+    isSameEngine(frame) { return frame.instance === this.known.instance && frame.epoch === this.known.epoch; },
+
+    forgetEngine() {
+      this.turnedAt.clear();
+      this.rates = [];
+      this.selection = { request: null, block: -1 };
+      this.hover = { request: null, block: -1 };
+      this.notify("selection");
+    },
+
+    /** The selection of a request that ended is let go; its id may come again. */
+    dropEnded() {
+      for (const place of [this.selection, this.hover]) {
+        if (place.request !== null && !this.live.byId.has(place.request)) { place.request = null; this.notify("selection"); }
+      }
+    },
+
+    /** One point of the header's sparkline every half second. */
+    sampleRate(now) {
+      const last = this.rates.at(-1);
+      if (last && now - last.at < 500) return;
+      this.rates.push({ at: now, value: this.live.figures.tokens_per_s || 0 });
+      if (this.rates.length > RATE_POINTS) this.rates.shift();
+    },
+
+    select(request, block) {
+      this.selection = { request, block };
+      this.notify("selection");
+    },
+
+    /** Choose a request, or let it go when it was chosen already. */
+    toggleRequest(id) {
+      this.select(this.selection.request === id ? null : id, -1);
+    },
+
+    setHover(request, block) {
+      if (this.hover.request === request && this.hover.block === block) return;
+      this.hover = { request, block };
+      this.notify("selection");
+    },
+
+    setMode(mode) { this.mode = mode; this.notify("selection"); },
+    setMine(id) { if (id) this.mine.add(id); this.notify("selection"); },
+
+    /** The request to light: the hovered one before the selected one. */
+    litRequest() {
+      const view = this.view();
+      return view.byId.get(this.hover.request) || view.byId.get(this.selection.request) || null;
+    },
+
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+
+    /** Tell the listeners once in the next animation frame, with all topics since the last time. */
+    notify(topic) {
+      if (pending) { pending.add(topic); return; }
+      pending = new Set([topic]);
+      requestAnimationFrame(() => {
+        const topics = pending;
+        pending = null;
+        for (const listener of [...listeners]) listener(topics);
+        this.dirty = new Set();
+      });
+    },
+  };
+
+  wb.store = store;
+})((window.wb = window.wb || {}));

@@ -1,0 +1,93 @@
+/* A request's block table as a strip: logical cells above, brackets over contiguous physical runs below. */
+(function (wb) {
+  "use strict";
+
+  const LEFT = 34, HEIGHT = 53, CELL_TOP = 13, CELL_HEIGHT = 16;
+
+  function layoutOf(width, length) {
+    const pitch = Math.min(14, Math.floor(((width - LEFT) / length) * 4) / 4);
+    return { pitch, gap: pitch > 3 ? 1 : 0.5, at: (index) => LEFT + index * pitch };
+  }
+
+  function drawCells(g, view, request, table, layout) {
+    const c = wb.palette.colors();
+    const hue = wb.palette.request(request);
+    const every = layout.pitch * 8 > 26 ? 8 : layout.pitch * 16 > 26 ? 16 : 64;
+    table.forEach((block, index) => {
+      const x = layout.at(index), width = layout.pitch - layout.gap;
+      const height = (CELL_HEIGHT * view.filled[block]) / view.blockSize;
+      g.fillStyle = wb.palette.mix(hue, c.canvas, 0.68);
+      g.fillRect(x, CELL_TOP, width, CELL_HEIGHT);
+      g.fillStyle = hue;
+      g.fillRect(x, CELL_TOP + CELL_HEIGHT - height, width, height);
+      if (view.refs[block] > 1) { g.fillStyle = c.shared; g.fillRect(x, CELL_TOP, width, 3); }
+      if (index % every === 0) { g.fillStyle = c.subdued; g.fillText(index, x, 6); }
+      if (block === wb.store.selection.block) {
+        g.strokeStyle = c.cursor;
+        g.lineWidth = 1.5;
+        g.strokeRect(x - 0.5, CELL_TOP - 0.5, layout.pitch, CELL_HEIGHT + 1);
+      }
+    });
+  }
+
+  /** Brackets over runs; a label that would overlap its neighbour is left out. */
+  function drawRuns(g, runs, layout, width) {
+    const c = wb.palette.colors();
+    let taken = -99;
+    for (const run of runs) {
+      const left = layout.at(run.index), right = layout.at(run.index + run.length) - layout.gap;
+      g.strokeStyle = c.subdued;
+      g.lineWidth = 1;
+      g.beginPath();
+      g.moveTo(left + 0.5, 33);
+      g.lineTo(left + 0.5, 37.5);
+      g.lineTo(right - 0.5, 37.5);
+      g.lineTo(right - 0.5, 33);
+      g.stroke();
+      const label = run.length > 1 ? `${run.block}–${run.block + run.length - 1}` : `${run.block}`;
+      const labelWidth = g.measureText(label).width;
+      if (left < taken) continue;
+      const x = Math.min(left, width - labelWidth);
+      g.fillStyle = c.text;
+      g.fillText(label, x, 48);
+      taken = x + labelWidth + 8;
+    }
+  }
+
+  /** Draw the strip and its heading; a hint when no request is looked at. */
+  function draw(parts, view, request) {
+    const table = view.tableOf(request);
+    parts.stripSquare.hidden = !request;
+    parts.strip.hidden = !table.length;
+    if (!request) {
+      wb.dom.setText(parts.stripTitle, "Select a request or a block to see its table");
+      wb.dom.setText(parts.stripNote, "");
+      return;
+    }
+    parts.stripSquare.style.background = wb.palette.swatch(request);
+    wb.dom.setText(parts.stripTitle, `${request.id} block table: logical → physical`);
+    const runs = wb.geometry.runsOf(table);
+    const { plural } = wb.format;
+    wb.dom.setText(parts.stripNote, table.length ? `${plural(table.length, "block")} in ${plural(runs.length, "physical run")}` : "holds no block now");
+    if (!table.length) return;
+    const width = wb.dom.innerWidth(parts.strip.parentElement);
+    const g = wb.dom.fit(parts.strip, width, HEIGHT);
+    const layout = layoutOf(width, table.length);
+    g.textAlign = "left";
+    g.fillStyle = wb.palette.colors().subdued;
+    g.fillText("log", 0, 6);
+    g.fillText("phys", 0, 48);
+    drawCells(g, view, request, table, layout);
+    drawRuns(g, runs, layout, width);
+  }
+
+  /** Physical block under a horizontal position on the strip, -1 for none. */
+  function blockAt(canvas, view, request, x) {
+    const table = view.tableOf(request);
+    if (!table.length) return -1;
+    const index = Math.floor((x - LEFT) / layoutOf(canvas.clientWidth, table.length).pitch);
+    return index >= 0 && index < table.length ? table[index] : -1;
+  }
+
+  wb.strip = { draw, blockAt };
+})((window.wb = window.wb || {}));
