@@ -19,9 +19,9 @@ def paged_attention(
     block_size, num_heads, num_kv_heads = key_cache.shape[1], query.shape[1], key_cache.shape[2]
     output = torch.empty(query.shape, dtype=query.dtype)
     for request in range(metadata.seq_lens.shape[0]):
-        first, last = metadata.query_start[request].item(), metadata.query_start[request + 1].item()
+        first, last = int(metadata.query_start[request]), int(metadata.query_start[request + 1])
         for token in range(first, last):
-            length = metadata.positions[token].item() + 1
+            length = int(metadata.positions[token]) + 1
             num_blocks = -(-length // block_size)
             blocks = metadata.block_tables[request, :num_blocks].long()
             # [length, H, D]: the request's context, each key/value head repeated for its query heads.

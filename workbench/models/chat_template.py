@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import jinja2
 import jinja2.ext
@@ -24,7 +24,7 @@ from workbench.errors import InvalidPromptError, ModelLoadError
 class _GenerationTag(jinja2.ext.Extension):
     """Accept `{% generation %} … {% endgeneration %}`, which marks answers for training, as plain text."""
 
-    tags = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
@@ -87,5 +87,5 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

