@@ -12,11 +12,15 @@ from workbench.telemetry.records import BlockState, PoolSnapshot, StepRecord
 
 
 class FakeRecorder:
-    """`latest` and `blocks_at` of the simulated engine, as of its last step."""
+    """`since` and `blocks_at` of the simulated engine, the latter as of its last step."""
 
     def __init__(self) -> None:
         self.engine = SimulatedEngine()
-        self.latest: StepRecord | None = None
+        self.records: list[StepRecord] = []
+        self.capacity = 10_000
+
+    def since(self, step_id: int) -> list[StepRecord]:
+        return [record for record in self.records[-self.capacity :] if record.step_id > step_id]
 
     def blocks_at(self, step_id: int) -> dict[int, BlockState]:
         assert step_id == self.engine.step_id
@@ -51,11 +55,12 @@ class FakeService:
         """A new engine in a new epoch."""
         epoch = self.status.epoch + 1
         self.recorder.engine = SimulatedEngine(num_blocks=num_blocks, seed=seed, epoch=epoch)
-        self.recorder.latest = None
+        self.recorder.records = []
         self.status = msgspec.structs.replace(self.status, epoch=epoch, num_blocks=num_blocks)
 
     def step(self, tell: bool = True) -> StepRecord:
-        record = self.recorder.latest = self.engine.step()
+        record = self.engine.step()
+        self.recorder.records.append(record)
         for listener in self.listeners if tell else ():
             listener(record)
         return record

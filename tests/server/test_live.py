@@ -171,7 +171,9 @@ def test_records_of_the_old_engine_are_dropped_after_a_reload(service: FakeServi
     assert client.states() == [(0, 0, 0, None, -1)] * 24
 
 
-def test_feed_takes_a_keyframe_when_records_were_lost(service: FakeService, http: TestClient) -> None:
+@pytest.mark.parametrize("capacity", [10_000, 5], ids=["recorder-knows-all", "recorder-forgot-some"])
+def test_feed_catches_up_when_records_were_lost(service: FakeService, http: TestClient, capacity: int) -> None:
+    service.recorder.capacity = capacity
     client = LiveClient()
     run_random_steps(service, 3)
     poll(http, client)
@@ -185,12 +187,14 @@ def test_feed_takes_a_keyframe_when_records_were_lost(service: FakeService, http
 
 def test_feed_that_starts_late_shows_the_steps_before_it() -> None:
     service = FakeService(num_blocks=24, seed=2)
+    service.engine.add(4, 1000)
     run_random_steps(service, 50)
     app = FastAPI()
     app.include_router(build_live_router(service))
     client = LiveClient()
     poll(TestClient(app), client)
     assert client.states() == states_in(service.pool_snapshot())
+    assert client.blocks["since_step"].tolist()[0] == 0
 
 
 def test_feed_without_a_client_holds_a_bounded_number_of_records(service: FakeService, http: TestClient) -> None:

@@ -38,7 +38,7 @@ class EngineDoor(Protocol):
 
     @property
     def recorder(self) -> Any:
-        """`telemetry.recorder.Recorder`: `latest`, and `blocks_at(step_id)` to rebuild the pool."""
+        """`telemetry.recorder.Recorder`: `since(step_id)`, and `blocks_at(step_id)` to rebuild the pool."""
 
     def subscribe(self, listener: Callable[[StepRecord], None]) -> Callable[[], None]:
         """Call `listener` in the engine thread after each step; returns the way out."""
@@ -77,25 +77,30 @@ class LiveFeed:
             record = self._records.popleft()
             if record.epoch != self.state.epoch:
                 continue
-            is_first = self.state.step_id < 0 and record.step_id <= 1
-            if is_first or record.step_id == self.state.step_id + 1:
+            if record.step_id <= max(0, self.state.step_id) + 1:
                 self.state.apply(record)
-            elif record.step_id > self.state.step_id:
+            else:
                 self._catch_up()
         return self.state.version
 
     def _catch_up(self) -> None:
-        """Take a keyframe: of steps before we listened, or after records were lost."""
+        """Fold in what the recorder knows: steps before we listened, or that were lost since.
+
+        Where even the recorder has forgotten some, a keyframe takes their place; the moment at which
+        a block was allocated is then not known, and counts as now.
+        """
         recorder = self._service.recorder
-        latest = recorder.latest
-        if latest is None or latest.epoch != self.state.epoch:
+        records = [r for r in recorder.since(self.state.step_id) if r.epoch == self.state.epoch]
+        if not records:
             return
-        try:
-            blocks = recorder.blocks_at(latest.step_id).values()
-        except KeyError:  # the engine was replaced meanwhile; its epoch follows
-            logger.info("live feed: step %d is not recorded any more", latest.step_id)
+        if records[0].step_id > max(0, self.state.step_id) + 1:
+            try:
+                self.state.keyframe(recorder.blocks_at(records[-1].step_id).values(), records[-1])
+            except KeyError:  # the engine was replaced meanwhile; its epoch follows
+                logger.info("live feed: step %d is not recorded any more", records[-1].step_id)
             return
-        self.state.keyframe(blocks, latest)
+        for record in records:
+            self.state.apply(record)
 
     def is_known(self, instance: int, epoch: int, version: int) -> bool:
         """Whether a client at `version` of that epoch can be served a delta."""

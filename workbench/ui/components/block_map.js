@@ -26,7 +26,7 @@
     get block() { return wb.store.hover.block >= 0 ? wb.store.hover.block : wb.store.selection.block; }
 
     update(topics) {
-      if (!wb.dom.isShown(this.parts.map)) return;
+      if (!wb.dom.isShown(this.parts.chips.parentElement)) return;
       const view = this.view;
       this.root.classList.toggle("wb-stale", wb.feed.isStale());
       wb.totals.drawTotals(this.parts, view);

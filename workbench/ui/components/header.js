@@ -53,6 +53,7 @@
     const c = wb.palette.colors();
     const g = wb.dom.fit(canvas, SPARK_WIDTH, SPARK_HEIGHT);
     const values = wb.store.rates.map((r) => r.value);
+    if (values.length < 2) return;
     const most = Math.max(1e-9, ...values);
     g.strokeStyle = c.decode;
     g.lineWidth = 1.25;

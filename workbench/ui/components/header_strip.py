@@ -15,6 +15,7 @@ def header_strip() -> gr.HTML:
         js_on_load=mount_script("header"),
         apply_default_css=False,
         elem_id="wb-header",
+        elem_classes="wb-header-strip",
         show_label=False,
     )
 
@@ -26,6 +27,6 @@ def status_line() -> gr.HTML:
         html_template=template("status_line"),
         js_on_load=mount_script("statusLine"),
         apply_default_css=False,
-        elem_id="wb-status",
+        elem_id="wb-status-line",
         show_label=False,
     )
