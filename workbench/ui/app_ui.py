@@ -1,0 +1,68 @@
+"""The page: header, sidebar, tabs, status line. `build_ui` returns it, `page_options` goes to the mount."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import gradio as gr
+
+from workbench.engine.service import EngineService
+from workbench.presets import Preset
+from workbench.ui.active_turns import ActiveTurns
+from workbench.ui.components.assets import ui_assets
+from workbench.ui.components.header_strip import header_strip, status_line
+from workbench.ui.pages.blocks import build_blocks_page
+from workbench.ui.pages.chat import build_chat_page
+from workbench.ui.sidebar import build_sidebar
+from workbench.ui.theme import STYLESHEET, build_theme
+
+TITLE: Final = "Inference Workbench"
+_PAGE_SCRIPT: Final = Path(__file__).with_name("page.js")
+
+
+def build_ui(
+    service: EngineService, presets: Mapping[str, Preset], selected_preset: str, *, show_token_text: bool = True
+) -> gr.Blocks:
+    """Build the page over an engine service. The engine may still be loading.
+
+    Args:
+        service: the engine's door; everything shown comes from it.
+        presets: by name, for the sidebar.
+        selected_preset: name of the preset that the engine was started with.
+        show_token_text: whether the block map may show decoded tokens, of whomever they are.
+    """
+    turns = ActiveTurns(service)
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
+        sidebar = build_sidebar(service, presets, selected_preset)
+        header_strip()
+        with gr.Column(elem_classes="wb-tabs-area", min_width=0):
+            gr.HTML(_TOOLS, elem_id="wb-tools")
+            with gr.Tabs(elem_id="wb-tabs"):
+                with gr.Tab("Chat", id="chat"):
+                    build_chat_page(service, sidebar, turns)
+                with gr.Tab("Blocks", id="blocks"):
+                    build_blocks_page(service, show_token_text=show_token_text)
+        status_line()
+    return page
+
+
+_TOOLS: Final = '<button type="button" class="wb-button" id="wb-theme" title="Light or dark page">Light</button>'
+
+
+def page_options() -> dict[str, Any]:
+    """Return the arguments of `gr.mount_gradio_app` that belong to the look and privacy of the page."""
+    component_css, head = ui_assets()
+    return {
+        "theme": build_theme(),
+        "css": f"{component_css}\n{STYLESHEET.read_text(encoding='utf-8')}",
+        "head": head,
+        "js": _PAGE_SCRIPT.read_text(encoding="utf-8"),
+        "footer_links": [],
+        "run_history": False,
+        "show_error": True,
+        "ssr_mode": False,
+        "mcp_server": False,
+        "enable_monitoring": False,
+    }

@@ -1,0 +1,100 @@
+"""Text into HTML for the chat. What a model or a visitor wrote is untrusted; what we add is ours.
+
+Markdown is rendered here, by a parser that escapes every tag and loads no image, so that nothing a
+model says can become markup, fetch from another host, or imitate the figures under an answer.
+The result is one HTML block without line breaks: the browser's own Markdown step passes it through.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Final
+
+from markdown_it import MarkdownIt
+
+from workbench.ui import numbers
+from workbench.ui.chat_session import AnswerStats, ChatError, Phase, PhaseKind, Turn
+
+
+def _build_renderer() -> MarkdownIt:
+    renderer = MarkdownIt("commonmark", {"html": False, "breaks": True, "linkify": False})
+    return renderer.enable(["table", "strikethrough"]).disable(["image", "html_block", "html_inline"])
+
+
+_RENDERER: Final = _build_renderer()
+"""Immutable once built."""
+
+
+def _one_line(markup: str) -> str:
+    """Replace line breaks by their entity: a blank line would end the HTML block."""
+    return markup.replace("\r", "").replace("\n", "&#10;")
+
+
+def markdown(text: str) -> str:
+    """Render untrusted Markdown as HTML on one line, with all raw HTML escaped and no images."""
+    rendered = _RENDERER.render(text)
+    return _one_line(rendered.replace("<a href=", '<a rel="noopener noreferrer" target="_blank" href='))
+
+
+def plain(text: str) -> str:
+    """Render untrusted text as it stands, line breaks kept."""
+    return _one_line(html.escape(text.strip())).replace("&#10;", "<br>")
+
+
+def user_message(turn: Turn) -> str:
+    """A visitor's message."""
+    return f'<div class="wb-msg"><div class="wb-who">You</div><div class="wb-body">{plain(turn.text)}</div></div>'
+
+
+def assistant_message(turn: Turn, model_name: str, phase: Phase | None = None) -> str:
+    """An answer with its figures; `phase` while it is under way."""
+    is_streaming = phase is not None
+    if turn.text:
+        body = f'<div class="wb-body{" wb-streaming" if is_streaming else ""}">{markdown(turn.text)}</div>'
+    elif phase is not None:
+        body = f'<div class="wb-body wb-waiting">{html.escape(_waiting_words(phase))}</div>'
+    else:
+        body = "" if turn.error else '<div class="wb-body wb-waiting">(no text)</div>'
+    footer = answer_footer(turn.stats, phase) if turn.stats and (turn.text or not is_streaming) else ""
+    error = error_note(turn.error) if turn.error else ""
+    return (
+        f'<div class="wb-msg"><div class="wb-who">{html.escape(model_name)}</div>{body}{error}'
+        f"{'' if turn.error and not turn.text else footer}</div>"
+    )
+
+
+def _waiting_words(phase: Phase) -> str:
+    match phase.kind:
+        case PhaseKind.LOADING:
+            return "The model is loading. Your message is sent as soon as it is ready."
+        case PhaseKind.QUEUED if phase.position is None:
+            return "queued"
+        case _:
+            return phase.words
+
+
+def answer_footer(stats: AnswerStats, phase: Phase | None) -> str:
+    """The figures under an answer: `TTFT · ITL p50 / p95 · tok/s · prompt · finish reason`."""
+    end = phase.words if phase is not None and phase.kind is not PhaseKind.DECODE else "streaming"
+    if stats.finish_reason is not None:
+        end = stats.finish_reason.value
+    itl_p50, itl_p95 = numbers.milliseconds(stats.itl_p50_s), numbers.milliseconds(stats.itl_p95_s)
+    if itl_p50.endswith(" ms") and itl_p95.endswith(" ms"):
+        itl_p50 = itl_p50.removesuffix(" ms")
+    parts = [
+        f"TTFT <b>{numbers.milliseconds(stats.ttft_s)}</b>",
+        f"ITL p50 <b>{itl_p50}</b> / p95 <b>{itl_p95}</b>",
+        f"<b>{numbers.rate(stats.tokens_per_s)}</b> tok/s",
+        f"prompt <b>{numbers.count(stats.num_prompt_tokens)}</b>",
+    ]
+    if stats.num_output_tokens:
+        parts.append(f"<b>{numbers.count(stats.num_output_tokens)}</b> out")
+    if stats.num_preemptions:
+        parts.append(f"preempted <b>{stats.num_preemptions}</b>×")
+    parts.append(end)
+    return '<div class="wb-foot">' + "".join(f"<span>{part}</span>" for part in parts) + "</div>"
+
+
+def error_note(error: ChatError) -> str:
+    """One clear message in place of, or below, an answer."""
+    return f'<div class="wb-note-error" role="alert">{plain(error.message)}</div>'

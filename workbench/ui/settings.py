@@ -1,0 +1,142 @@
+"""Settings of the page as plain data: what the sidebar holds, what differs from the engine, what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+from workbench.config import LIVE_FIELDS, EngineConfig
+from workbench.engine.service import EngineService
+from workbench.errors import ConfigurationError, InvalidSamplingParamsError
+from workbench.sampling_params import SamplingParams
+
+ENGINE_FIELDS: Final = ("block_size", "num_blocks", "max_num_batched_tokens", "max_num_seqs")
+"""Engine settings in the sidebar, in the order of its controls."""
+RELOAD_DRAIN_S: Final = 30.0
+
+
+def sampling_params(
+    temperature: float | None,
+    top_p: float | None,
+    top_k: float | None,
+    seed: str | None,
+    max_tokens: float | None,
+    stop: str | None,
+) -> SamplingParams:
+    """Turn the sidebar's values into sampling parameters. An empty seed or limit means none.
+
+    Raises:
+        InvalidSamplingParamsError: a value is missing, not whole, or out of range.
+    """
+    return SamplingParams(
+        temperature=_given("temperature", temperature),
+        top_p=_given("top_p", top_p),
+        top_k=_whole("top_k", _given("top_k", top_k)),
+        seed=_seed(seed),
+        max_tokens=_whole("max_tokens", max_tokens),
+        stop=tuple(line for line in (stop or "").splitlines() if line),
+    )
+
+
+def _given(name: str, value: float | None) -> float:
+    if value is None:
+        raise InvalidSamplingParamsError(f"{name} is empty: give a number")
+    return value
+
+
+def _seed(text: str | None) -> int | None:
+    """Return the seed, typed as text since a browser's numbers do not hold all of its digits."""
+    if not text or not text.strip():
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidSamplingParamsError(f"seed={text!r} is not valid: give a whole number, or nothing") from None
+
+
+def _whole(name: str, value: float | None) -> Any:
+    """Return a whole number as int (Gradio gives floats); other values go on to be refused by name."""
+    if value is None:
+        return None
+    if isinstance(value, float) and value != int(value):
+        raise InvalidSamplingParamsError(f"{name}={value} is not valid: give a whole number")
+    return int(value)
+
+
+@dataclass(frozen=True)
+class EngineChanges:
+    """Engine settings that differ from the running engine's."""
+
+    values: dict[str, Any]
+    """Field → wanted value, changed fields only."""
+
+    @property
+    def needs_reload(self) -> bool:
+        """Whether at least one of them cannot be taken over between two steps."""
+        return any(name not in LIVE_FIELDS for name in self.values)
+
+    @property
+    def button_label(self) -> str:
+        """What the Apply button says."""
+        count = len(self.values)
+        if not count:
+            return "Apply (no changes)"
+        how = "reload" if self.needs_reload else "live"
+        return f"Apply ({count} change{'s' if count > 1 else ''}, {how})"
+
+
+def current_engine_values(service: EngineService) -> dict[str, int]:
+    """Return the running engine's values of the sidebar's settings."""
+    config = service.config
+    values = {name: getattr(config, name) for name in ENGINE_FIELDS}
+    if values["num_blocks"] is None:  # derived from a byte budget: say what came of it
+        values["num_blocks"] = service.status.num_blocks
+    return values
+
+
+def engine_changes(service: EngineService, *wanted: float | str | None) -> EngineChanges:
+    """Compare the sidebar's values, in the order of `ENGINE_FIELDS`, with the running engine's."""
+    current = current_engine_values(service)
+    given = dict(zip(ENGINE_FIELDS, wanted, strict=True))
+    return EngineChanges(
+        {name: int(value) for name, value in given.items() if value not in (None, "") and int(value) != current[name]}
+    )
+
+
+def apply_changes(service: EngineService, changes: EngineChanges) -> EngineConfig:
+    """Bring the changes into force and return the new configuration. Blocks while an engine reloads.
+
+    Raises:
+        ConfigurationError: a value is out of range or does not fit the machine; the old engine goes on.
+        WorkbenchError: the reload failed otherwise; the old engine goes on.
+    """
+    config = dataclasses.replace(service.config, **changes.values)
+    if "num_blocks" in changes.values and service.config.kv_cache_bytes is not None:
+        config = dataclasses.replace(config, kv_cache_bytes=None)
+    if changes.needs_reload:
+        service.reload(config, drain_s=RELOAD_DRAIN_S)
+    elif changes.values:
+        service.set_limits(config.max_num_batched_tokens, config.max_num_seqs)
+    return config
+
+
+def apply_note(service: EngineService, changes: EngineChanges) -> str:
+    """Say what Apply will do, and to whom."""
+    if not changes.values:
+        return ""
+    try:
+        dataclasses.replace(service.config, **changes.values)
+    except ConfigurationError as error:
+        return str(error)
+    if not changes.needs_reload:
+        return "Taken over between two steps; nobody is interrupted."
+    record = service.recorder.latest
+    running, waiting = (record.num_running, record.num_waiting) if record is not None else (0, 0)
+    if not running + waiting:
+        return "The engine reloads; no request is under way."
+    count = running + waiting
+    return (
+        f"The engine reloads. {count} request{'s' if count > 1 else ''} under way "
+        f"get{'' if count > 1 else 's'} {RELOAD_DRAIN_S:.0f} s to finish; the rest ends with engine_reload."
+    )
