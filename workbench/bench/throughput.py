@@ -7,6 +7,7 @@ the same process, in turns with the engine (A B A B …), so that both see the s
 from __future__ import annotations
 
 import argparse
+import os
 import queue
 import statistics
 import time
@@ -99,8 +100,6 @@ def _start_engine(config: EngineConfig, num_requests: int, seed: int) -> tuple[E
 
 
 def _load_peer(config: EngineConfig) -> ReferenceModel:
-    import os
-
     from workbench.bench.reference import ReferenceModel
     from workbench.models.default_model import resolve_model_path
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass
-from pydoc_data.topics import topics
 from typing import Final
 
+from workbench.bench.prompts import english_text
 from workbench.models.tokenizer import Tokenizer
 
 OUTPUT_LENGTHS: Final = (128, 64, 96, 32, 64, 128)
@@ -44,7 +44,7 @@ def chat_workload(num_requests: int, seed: int, tokenizer: Tokenizer) -> list[Wo
     The number of output tokens depends on `num_requests` only; questions and context on `seed`.
     """
     rng = random.Random(seed)
-    words = " ".join(topics[name] for name in sorted(topics)).split()
+    words = english_text().split()
     lengths = itertools.islice(itertools.cycle(OUTPUT_LENGTHS), num_requests)
     items = []
     for index, max_tokens in enumerate(lengths):
