@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
 import jinja2
 import jinja2.ext
@@ -24,7 +24,7 @@ from workbench.errors import InvalidPromptError, ModelLoadError
 class _GenerationTag(jinja2.ext.Extension):
     """Accept `{% generation %} … {% endgeneration %}`, which marks answers for training, as plain text."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012  (the base class declares it per instance)
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)

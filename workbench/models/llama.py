@@ -104,7 +104,7 @@ class LlamaForCausalLM:
         num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
         # One [T, heads, head_size] tensor; query, key and value are views of it, nothing is copied.
         qkv = ops.linear(hidden, layer.qkv).view(-1, num_heads + 2 * num_kv_heads, config.head_size)
-        query, key, value = torch.split(qkv, (num_heads, num_kv_heads, num_kv_heads), dim=1)
+        query, key, value = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], dim=1)
         ops.rotary_embedding(query, key, self._cos_sin, metadata.positions)
         ops.write_kv(key, value, *kv_cache, metadata.slot_mapping)
         context = ops.paged_attention(query, *kv_cache, metadata, config.head_size**-0.5)
