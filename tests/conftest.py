@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.config import DEFAULT_MODEL, prepare_process
 from workbench.models.default_model import resolve_model_path
 
@@ -16,3 +17,11 @@ prepare_process()
 def default_model_path() -> Path:
     """The default model's file; `make test` installs its package, so its absence is an error."""
     return resolve_model_path(DEFAULT_MODEL)
+
+
+@pytest.fixture(scope="session")
+def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama model of a few hundred kilobytes, for tests that need an engine but not its answers."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    write_tiny_gguf(path)
+    return path
