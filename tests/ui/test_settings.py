@@ -1,0 +1,96 @@
+"""What the sidebar holds, as sampling parameters and as changes of the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ui.scripted_service import ScriptedService, request_state
+from workbench.config import EngineConfig
+from workbench.errors import ConfigurationError, InvalidSamplingParamsError
+from workbench.telemetry.records import RequestStatus
+from workbench.ui.settings import apply_changes, apply_note, engine_changes, sampling_params
+
+
+def service() -> Any:
+    return ScriptedService(EngineConfig(num_blocks=100, block_size=16, max_num_batched_tokens=512, max_num_seqs=64))
+
+
+def test_sampling_params_take_the_sidebars_values():
+    params = sampling_params(0.7, 0.9, 40.0, "123", 64.0, "###\n\nEnd")
+    assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.7, 0.9, 40, 123)
+    assert (params.max_tokens, params.stop) == (64, ("###", "End"))
+
+
+def test_sampling_params_empty_fields_mean_none():
+    params = sampling_params(0, 1, 0, "", None, "")
+    assert (params.seed, params.max_tokens, params.stop) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((None, 1, 0, "", 8, ""), "temperature is empty"),
+        ((-1, 1, 0, "", 8, ""), "temperature=-1"),
+        ((1, 1, 0.5, "", 8, ""), "top_k=0.5"),
+        ((1, 1, 0, "abc", 8, ""), "seed='abc'"),
+        ((1, 1, 0, "-4", 8, ""), "seed=-4"),
+        ((1, 1, 0, "", 0, ""), "max_tokens=0"),
+    ],
+)
+def test_sampling_params_refuse_a_wrong_value_by_name(values: Any, words: str):
+    with pytest.raises(InvalidSamplingParamsError, match=words):
+        sampling_params(*values)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "label"),
+    [
+        ((16, 100, 512, 64), "Apply (no changes)"),
+        ((16, None, 512, None), "Apply (no changes)"),
+        ((16, 100, 256, 64), "Apply (1 change, live)"),
+        ((16, 100, 256, 8), "Apply (2 changes, live)"),
+        ((8, 100, 256, 64), "Apply (2 changes, reload)"),
+    ],
+)
+def test_changes_are_counted_and_told_live_from_reload(wanted: Any, label: str):
+    assert engine_changes(service(), *wanted).button_label == label
+
+
+def test_apply_of_live_settings_does_not_reload():
+    door = service()
+    apply_changes(door, engine_changes(door, 16, 100, 256, 8))
+    assert (door.limits, door.reloads) == ([(256, 8)], [])
+
+
+def test_apply_of_other_settings_reloads_with_all_of_them():
+    door = service()
+    apply_changes(door, engine_changes(door, 8, 200, 256, 64))
+    (config,) = door.reloads
+    assert (config.block_size, config.num_blocks, config.max_num_batched_tokens) == (8, 200, 256)
+
+
+def test_apply_of_a_wrong_value_is_refused_and_nothing_is_changed():
+    door = service()
+    with pytest.raises(ConfigurationError, match="num_blocks=-3"):
+        apply_changes(door, engine_changes(door, 16, -3, 512, 64))
+    assert door.reloads == []
+
+
+def test_apply_note_says_whom_a_reload_interrupts():
+    door = service()
+    door.record(request_state("r1"), request_state("r2", RequestStatus.WAITING))
+    note = apply_note(door, engine_changes(door, 8, 100, 512, 64))
+    assert note.startswith("The engine reloads. 2 requests under way get 30 s to finish")
+
+
+def test_apply_note_says_that_live_changes_interrupt_nobody():
+    door = service()
+    assert "nobody is interrupted" in apply_note(door, engine_changes(door, 16, 100, 256, 64))
+    assert apply_note(door, engine_changes(door, 16, 100, 512, 64)) == ""
+
+
+def test_apply_note_gives_the_error_of_a_wrong_value_beforehand():
+    door = service()
+    assert "num_blocks=-3 must be" in apply_note(door, engine_changes(door, 16, -3, 512, 64))
