@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 
@@ -28,9 +29,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 0
     """Keep the k most likely tokens; 0 and -1 keep all."""
     seed: int | None = None
-    stop: tuple[str, ...] = ()
-    """Texts that end the answer; the answer does not contain them. One string is accepted too."""
-    stop_token_ids: tuple[int, ...] = ()
+    stop: str | Sequence[str] = ()
+    """Text or texts that end the answer; the answer does not contain them. Kept as a tuple."""
+    stop_token_ids: int | Sequence[int] = ()
+    """Token id or ids that end the answer. Kept as a tuple."""
     ignore_eos: bool = False
     max_tokens: int | None = 16
     """Most tokens to generate; None means as many as the context allows."""
@@ -50,13 +52,23 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             _reject("seed", self.seed, f"a whole number from 0 to {MAX_SEED}, or None")
         if self.max_tokens is not None and (not _is_int(self.max_tokens) or self.max_tokens < 1):
             _reject("max_tokens", self.max_tokens, "a whole number of at least 1, or None for as many as fit")
-        if any(not text for text in self.stop):
+        if any(not text for text in self.stop_texts):
             _reject("stop", self.stop, "texts of at least one character")
-        if len(self.stop) > MAX_STOP_STRINGS:
-            _reject("stop", f"{len(self.stop)} texts", f"at most {MAX_STOP_STRINGS} texts")
+        if len(self.stop_texts) > MAX_STOP_STRINGS:
+            _reject("stop", f"{len(self.stop_texts)} texts", f"at most {MAX_STOP_STRINGS} texts")
         for name in ("ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 _reject(name, getattr(self, name), "True or False")
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """The stop texts, as a tuple whatever form they were given in."""
+        return cast("tuple[str, ...]", self.stop)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The stop token ids, as a tuple whatever form they were given in."""
+        return cast("tuple[int, ...]", self.stop_token_ids)
 
     @property
     def is_greedy(self) -> bool:
@@ -65,7 +77,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise InvalidSamplingParamsError for a token id outside 0 … vocab_size - 1."""
-        for token_id in self.stop_token_ids:
+        for token_id in self.stop_ids:
             if not 0 <= token_id < vocab_size:
                 _reject("stop_token_ids", token_id, f"token ids from 0 to {vocab_size - 1}, the model's vocabulary")
 

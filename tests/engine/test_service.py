@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from kernels.ops import load_backend
 from workbench.config import EngineConfig
 from workbench.engine import loading
 from workbench.engine.messages import RequestFinished, ServiceState, TokenEvent
@@ -23,8 +24,9 @@ from workbench.errors import (
     QueueFullError,
 )
 from workbench.sampling_params import SamplingParams
+from workbench.models.loader import LoadProgress
 from workbench.telemetry.recorder import Recorder
-from workbench.telemetry.records import FinishReason
+from workbench.telemetry.records import FinishReason, StepRecord
 
 DEADLINE_S = 20
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -106,6 +108,8 @@ def test_metrics_are_ordered_moments_of_one_clock(make_service):
     service.submit("hello", GREEDY, listener)
     metrics = listener.last.metrics
 
+    assert metrics.queue_time_s is not None and metrics.ttft_s is not None
+    assert metrics.itl_p50_s is not None and metrics.itl_p95_s is not None
     assert 0 <= metrics.queue_time_s < metrics.ttft_s < metrics.e2e_s
     assert 0 < metrics.itl_p50_s <= metrics.itl_p95_s
     assert metrics.tpot_s == pytest.approx((metrics.e2e_s - metrics.ttft_s) / 7, rel=0.2)
@@ -129,7 +133,7 @@ def test_trap_02_request_that_outgrows_the_pool_ends_with_an_error_and_the_engin
     service.submit([5] * 20, ENDLESS, listener)
 
     assert (listener.last.finish_reason, listener.last.error_type) == (FinishReason.ERROR, "KVCacheExhaustedError")
-    assert "num_blocks >= 3" in listener.last.error
+    assert "num_blocks >= 3" in str(listener.last.error)
     assert len(listener.token_ids) == 13  # 32 slots hold 20 prompt tokens and 12 outputs; the 13th needs no slot
     assert len(run_alone(service, [5] * 20)) == 8
 
@@ -223,7 +227,7 @@ def test_stream_yields_all_events_and_ends(make_service):
 
 
 def test_trap_30_backend_that_fell_back_is_said_aloud(make_service, monkeypatch):
-    real = loading.load_backend
+    real = load_backend
 
     def without_cpu(name):
         if name == "cpu":
@@ -313,7 +317,7 @@ def test_corrupted_books_are_replaced_and_the_engine_goes_on(make_service):
     service._call(lambda core: core.scheduler.kv_cache.pool.share([core.scheduler.kv_cache.block_table("r1")[0]]))
 
     assert listener.last.finish_reason is FinishReason.ERROR
-    assert "references" in listener.last.error
+    assert "references" in str(listener.last.error)
     assert num_active(service) == 0
     assert len(run_alone(service, "x")) == 8
 
@@ -357,7 +361,7 @@ def test_shutdown_while_loading_does_not_wait_for_the_load(tiny_model_path, monk
     def slow_load(name, ops, progress):
         entered.set()
         while True:
-            progress(loading.LoadProgress("loading weights", 1, 100))
+            progress(LoadProgress("loading weights", 1, 100))
             time.sleep(0.01)
 
     monkeypatch.setattr(loading, "load_model", slow_load)
@@ -387,10 +391,10 @@ def test_failed_load_is_shown_and_another_model_can_be_loaded(tiny_model_path, t
     service.start()
     with pytest.raises(EngineStoppedError, match=r"missing\.gguf"):
         service.wait_ready(DEADLINE_S)
-    assert service.status.state is ServiceState.FAILED
-
+    failed = service.status
     service.reload(EngineConfig(model=str(tiny_model_path), num_blocks=8))
 
+    assert failed.state is ServiceState.FAILED
     assert service.status.state is ServiceState.READY
     assert service.status.error is None
     assert len(run_alone(service, "x")) == 8
@@ -454,7 +458,7 @@ def test_live_settings_change_without_interrupting_anyone(make_service):
     assert listener.first_token.wait(DEADLINE_S)
     epoch = service.status.epoch
     service.set_limits(max_num_batched_tokens=3, max_num_seqs=2)
-    records: queue.SimpleQueue = queue.SimpleQueue()
+    records: queue.SimpleQueue[StepRecord] = queue.SimpleQueue()
     service.subscribe(records.put)
     service.submit("a prompt of many tokens", GREEDY, Listener())
     deadline = time.monotonic() + DEADLINE_S
@@ -481,6 +485,7 @@ def test_records_rebuild_the_pool_exactly(make_service):
         service.pause()
         expected = service.pool_snapshot()
         latest = recorder.latest
+        assert latest is not None
         rebuilt = recorder.blocks_at(latest.step_id)
         # Blocks from before the subscription are free ones that never changed.
         assert all(rebuilt[b.block_id] == b for b in expected.blocks if b.block_id in rebuilt)

@@ -93,7 +93,7 @@ class EngineCore:
             arrival_index=self._num_arrived,
             arrival_time_s=command.arrival_time_s,
             seed=seed,
-            text=OutputText(self.loaded.tokenizer, params.stop, params.skip_special_tokens),
+            text=OutputText(self.loaded.tokenizer, params.stop_texts, params.skip_special_tokens),
         )
         self._num_arrived += 1
         self._open[request.request_id] = _OpenRequest(request, RequestLatency(command.arrival_time_s))

@@ -292,7 +292,7 @@ class Scheduler:
         stop_text = request.text.push(token_id) if request.text is not None else None
         if token_id in self.eos_token_ids and not params.ignore_eos:
             return FinishReason.STOP
-        if token_id in params.stop_token_ids:
+        if token_id in params.stop_ids:
             request.stop_reason = token_id
             return FinishReason.STOP
         if stop_text is not None:

@@ -89,7 +89,7 @@ def _sampling_section(params: SamplingParams) -> tuple[list[gr.components.Compon
                 min_width=0,
             ),
             gr.Textbox(
-                "\n".join(params.stop),
+                "\n".join(params.stop_texts),
                 label="Stop",
                 placeholder="one per line",
                 lines=1,
@@ -168,7 +168,7 @@ def _wire(
         return [
             _note(item.description),
             *own,
-            "\n".join(params.stop),
+            "\n".join(params.stop_texts),
             *(gr.skip() if getattr(values, field) is None else getattr(values, field) for field in ENGINE_FIELDS),
         ]
 
