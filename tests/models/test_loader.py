@@ -81,7 +81,7 @@ def test_load_refuses_a_missing_file(tmp_path):
 
 
 def test_load_refuses_a_directory(tmp_path):
-    with pytest.raises(ModelLoadError, match="is a directory: give the path of a .gguf file in it"):
+    with pytest.raises(ModelLoadError, match=r"is a directory: give the path of a \.gguf file in it"):
         load(tmp_path)
 
 
