@@ -31,6 +31,7 @@ from workbench.engine.streams import EventStream
 from workbench.engine.worker import Call, EngineWorker, Message, Pause, Reload, Stop
 from workbench.errors import EngineStoppedError
 from workbench.sampling_params import SamplingParams
+from workbench.telemetry.recorder import Recorder
 from workbench.telemetry.records import PoolSnapshot, StepRecord
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ class EngineService:
         """Prepare; `start` loads. `config` is checked already."""
         self._status = ServiceStatus(state=ServiceState.LOADING, model_name=config.model)
         self._listeners: dict[str, Listener] = {}
-        self._subscribers: list[Callable[[StepRecord], None]] = []
+        self.recorder = Recorder()
+        """The latest steps, for views that look back."""
+        self._subscribers: list[Callable[[StepRecord], None]] = [self.recorder.record]
         self._names = (f"r{number}" for number in itertools.count(1))
         self._gate = threading.Lock()
         """Held while a request passes the door, and while the engine stops: none slips in between."""
