@@ -7,7 +7,6 @@ import sys
 
 import numba
 import pytest
-
 from numba.core.dispatcher import Dispatcher
 
 from kernels.cpu import elementwise, linear, numba_setup, paged_attention, scalar, tile
