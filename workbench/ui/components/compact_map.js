@@ -5,10 +5,9 @@
   const PHASES = ["queued", "prefill", "decode", "done"];
 
   /** Which of the four phases a request is in; `wasSeen` tells an ended request from one not yet heard of. */
-  function phaseOf(request, wasSeen) {
+  function placeOf(request, wasSeen, view) {
     if (!request) return wasSeen ? 3 : -1;
-    if (request.status !== "running") return 0;
-    return request.isPrefill || request.computed < request.prompt ? 1 : 2;
+    return Math.max(0, PHASES.indexOf(view.phaseOf(request)));
   }
 
   /** Words of a phase: "queued #3", "prefill 512/2,048", "decode 116", "preempted". */
@@ -16,7 +15,7 @@
     if (index !== phase || !request) return PHASES[index];
     const { count } = wb.format;
     if (phase === 0) return request.status === "preempted" ? "preempted" : `queued #${queuePlace(view, request)}`;
-    if (phase === 1) return `prefill ${count(request.computed)}/${count(request.prompt)}`;
+    if (phase === 1) return `prefill ${count(request.computed)}/${count(request.prompt + request.output)}`;
     return phase === 2 ? `decode ${count(request.output)}` : PHASES[index];
   }
 
@@ -58,7 +57,7 @@
       this.parts.square.hidden = !request;
       if (request) this.parts.square.style.background = wb.palette.swatch(request);
       wb.dom.setText(this.parts.title, this.id ? `Your request ${this.id}` : "Block pool");
-      const phase = phaseOf(request, this.wasSeen);
+      const phase = placeOf(request, this.wasSeen, view);
       this.parts.phases.hidden = !this.id;
       [...this.parts.phases.children].forEach((node, i) => {
         node.classList.toggle("wb-on", i === phase);

@@ -120,10 +120,6 @@
   /** White space made visible. */
   const visible = (text) => text.replace(/^ /, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
 
-  function phase(request) {
-    return request.status === "running" ? (request.isPrefill ? "prefill" : "decode") : request.status;
-  }
-
   function drawRequest(parts, view, request) {
     parts.requestNone.hidden = Boolean(request);
     parts.requestSome.hidden = !request;
@@ -132,7 +128,7 @@
     const table = view.tableOf(request);
     const shared = table.filter((block) => view.refs[block] > 1).length;
     parts.requestSquare.style.background = wb.palette.swatch(request);
-    heading(parts, "request", request.id, phase(request));
+    heading(parts, "request", request.id, view.phaseOf(request));
     const times = ["never", "once"][request.preemptions] || `${request.preemptions} times`;
     wb.dom.rows(parts.requestRows, [
       ["Tokens", `${count(request.prompt + request.output)} = ${count(request.prompt)} + ${count(request.output)} out`],
@@ -158,5 +154,5 @@
     parts.usedSquare.style.background = hue;
   }
 
-  wb.panels = { DetailsDesk, drawBlock, drawRequest, phase, STATUS };
+  wb.panels = { DetailsDesk, drawBlock, drawRequest, STATUS };
 })((window.wb = window.wb || {}));

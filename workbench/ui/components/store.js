@@ -63,6 +63,13 @@
       return (request && this.tables().get(request.key)) || [];
     }
 
+    /** "prefill" or "decode" for a running request, otherwise its status. Recomputing is prefill, too. */
+    phaseOf(request) {
+      if (request.status !== "running") return request.status;
+      const isPrefill = request.output === 0 || request.computed < request.prompt + request.output - 1;
+      return isPrefill ? "prefill" : "decode";
+    }
+
     ownerOf(block) {
       return this.requests.get(this.owner[block]) || null;
     }

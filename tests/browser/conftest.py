@@ -1,0 +1,149 @@
+"""A real Chromium, and servers for it. Without a browser the tests skip, or fail where one is required."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from starlette.types import ASGIApp
+
+from workbench.config import read_environment
+
+DEADLINE_MS = 20_000
+FAILURES = Path(__file__).parent / "failures"
+CANDIDATES = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "google-chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def find_chromium() -> str | None:
+    """Path of a Chromium, or None."""
+    given = read_environment().browser
+    found = (shutil.which(candidate) for candidate in ((given,) if given else CANDIDATES))
+    return next((path for path in found if path), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = find_chromium()
+    if path is None:
+        reason = "no Chromium found: install the package chromium, or give its path in WORKBENCH_CHROMIUM"
+        if read_environment().require_browser:
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield chromium
+        chromium.close()
+
+
+class WatchedPage:
+    """A page that remembers what no test may cause: console errors and requests to another host."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        self.foreign: list[str] = []
+        self.expects_a_lost_server = False
+        """Failed requests are then no errors; exceptions of scripts still are."""
+        page.set_default_timeout(DEADLINE_MS)
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", self._on_request)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        is_network = "Failed to load resource" in message.text or "WebSocket connection" in message.text
+        if message.type == "error" and not (is_network and self.expects_a_lost_server):
+            self.errors.append(message.text)
+
+    def _on_request(self, request: Request) -> None:
+        url = urlsplit(request.url)
+        if url.scheme in ("http", "https", "ws", "wss") and url.hostname != "127.0.0.1":
+            self.foreign.append(request.url)
+
+
+@pytest.fixture
+def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., WatchedPage]]:
+    """`open_page(width=..., **context options)` → a `WatchedPage`; checked for errors at the end."""
+    opened: list[WatchedPage] = []
+
+    def open_one(width: int = 1440, init_script: str | None = None, **options: object) -> WatchedPage:
+        options = {"reduced_motion": "reduce", "color_scheme": "dark", **options}
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)  # type: ignore[arg-type]
+        if init_script is not None:
+            context.add_init_script(init_script)
+        opened.append(WatchedPage(context.new_page()))
+        return opened[-1]
+
+    yield open_one
+    has_failed = request.node.stash.get(CALL_FAILED, False)
+    for number, watched in enumerate(opened):
+        if has_failed:
+            FAILURES.mkdir(exist_ok=True)
+            watched.page.screenshot(
+                path=FAILURES / f"{request.node.name.replace('/', '-')}-{number}.png", full_page=True
+            )
+        watched.page.context.close()
+    assert [error for watched in opened for error in watched.errors] == []
+    assert [url for watched in opened for url in watched.foreign] == []
+
+
+CALL_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if report.when == "call":
+        item.stash[CALL_FAILED] = report.failed
+    return report  # type: ignore[return-value]
+
+
+class RunningServer:
+    """An ASGI app under uvicorn in a thread, on a port of its own."""
+
+    def __init__(self, app: ASGIApp, port: int = 0) -> None:
+        self._socket = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._socket.getsockname()[1]
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+        self._socket.close()
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., RunningServer]]:
+    """`serve(app, port=0)` → a `RunningServer`, stopped at the end of the test."""
+    servers: list[RunningServer] = []
+
+    def start(app: ASGIApp, port: int = 0) -> RunningServer:
+        servers.append(RunningServer(app, port))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
