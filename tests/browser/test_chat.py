@@ -31,6 +31,8 @@ pytestmark = pytest.mark.browser
 NUM_BLOCKS = 600
 MANY_TOKENS = 6000
 DEADLINE_S = DEADLINE_MS / 1000
+LOADING_S = 100
+"""The kernels may have to be compiled first."""
 
 Open = Callable[..., Any]
 
@@ -62,7 +64,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineServi
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_tiny_gguf(path, max_model_len=8192)
     with running(preset(str(path))) as (service, server):
-        service.wait_ready(DEADLINE_S)
+        service.wait_ready(LOADING_S)
         yield service, server
 
 
@@ -467,7 +469,7 @@ def test_page_says_why_a_model_could_not_be_loaded(open_page: Open, tmp_path: Pa
 def test_default_model_answers_sensibly(open_page: Open):
     with running(preset(EngineConfig().model)) as (service, server):
         page = visit(open_page, server)
-        service.wait_ready(60)
+        service.wait_ready(LOADING_S)
         ask(page, "What is the capital of France? Answer in one short sentence.", max_tokens=24)
         expect(finish_reason(page)).to_have_text(re.compile("stop|length"))
         expect(page.locator(".bot-row .wb-body")).to_contain_text("Paris")
