@@ -94,18 +94,18 @@ def silu_and_mul(gate_up, out):  # type: ignore[no-untyped-def]
     """Fill out [T, I] with silu(gate) * up; gate_up [T, 2 * I], gate first."""
     if out.size < PARALLEL_ELEMENTS:
         for row in range(out.shape[0]):
-            _silu_row(gate_up, row, out)
+            _silu_row(gate_up[row], out[row])
     else:
         for row in prange(out.shape[0]):
-            _silu_row(gate_up, row, out)
+            _silu_row(gate_up[row], out[row])
 
 
-@njit(nogil=True, cache=True)
-def _silu_row(gate_up, row, out):  # type: ignore[no-untyped-def]
-    size = out.shape[1]
+@njit(nogil=True, cache=True, error_model="numpy")  # a check for division by zero would keep it scalar
+def _silu_row(gate_up, out):  # type: ignore[no-untyped-def]
+    size = out.shape[0]
+    gate, up = gate_up[:size], gate_up[size:]
     for i in range(size):
-        gate = gate_up[row, i]
-        out[row, i] = gate / (_ONE + exp_float32(-gate)) * gate_up[row, size + i]
+        out[i] = gate[i] / (_ONE + exp_float32(-gate[i])) * up[i]
 
 
 @njit(nogil=True, cache=True)

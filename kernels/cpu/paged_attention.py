@@ -4,7 +4,7 @@ For each token: scores of all positions, softmax, weighted sum of values. The qu
 share a key/value head go through each block together, so keys and values are read once.
 
 Order: a score is one dot product in the fixed order of `tile.py`. The softmax's sum runs over 16
-lanes (position mod 16) that are added last to first. Values are added position by position. All
+lanes (position mod 16) that are added in turn at the end. Values are added position by position. All
 three depend on positions only; hence neither neighbours nor chunks nor threads nor the block size
 change a bit.
 """
@@ -22,6 +22,7 @@ from kernels.cpu.tile import LANES, TILE_OUTPUTS, TILE_ROWS, dot_tile, weighted_
 SUM_LANES: Final = 16
 _ZERO: Final = np.float32(0.0)
 _ONE: Final = np.float32(1.0)
+_MINUS_INFINITY: Final = np.float32(-np.inf)
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -89,13 +90,10 @@ def _attend(  # type: ignore[no-untyped-def]
                 place,
                 scores.shape[1],
             )
-    for row in range(num_rows):
-        out[token, first_row + row, 0] = _softmax_weights(scores[row], length, scale)
     sums = np.empty(num_rows, np.float32)
     for row in range(num_rows):
-        sums[row] = out[token, first_row + row, 0]
-        for i in range(head_size):
-            out[token, first_row + row, i] = _ZERO
+        sums[row] = _softmax_weights(scores[row], length, scale)
+        out[token, first_row + row, :] = _ZERO
     for block in range(num_blocks):
         filled = min(block_size, length - block * block_size)
         for head in range(heads[0], heads[1]):
@@ -145,17 +143,20 @@ def _add_values(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _softmax_weights(row, length, scale):  # type: ignore[no-untyped-def]
-    """Replace scores by exp(scale * score - largest) **in place** and return their sum."""
+    """Replace scores by exp(scale * score - largest) **in place** and return their sum.
+
+    Loops run over whole groups of lanes, so that they are vector code and yet have one order.
+    """
     padded = (length + SUM_LANES - 1) // SUM_LANES * SUM_LANES
     for i in range(length):
         row[i] *= scale
+    for i in range(length, padded):
+        row[i] = _MINUS_INFINITY
     largest = row[0]
     for i in range(length):
         largest = max(largest, row[i])
-    for i in range(length):
+    for i in range(padded):
         row[i] = exp_float32(row[i] - largest)
-    for i in range(length, padded):
-        row[i] = _ZERO
     lanes = np.zeros(SUM_LANES, np.float32)
     for start in range(0, padded, SUM_LANES):
         for lane in range(SUM_LANES):
