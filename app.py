@@ -7,26 +7,26 @@ the model file have been checked, so that `--help` and mistakes answer at once.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.config import DEFAULT_MODEL, KERNEL_BACKENDS, EngineConfig, prepare_process, read_environment
-from workbench.errors import ConfigurationError, WorkbenchError
+from workbench.errors import WorkbenchError
 from workbench.presets import DEFAULT_PRESET, Preset, load_presets, select_preset
 
 if TYPE_CHECKING:
+    import socket
+
     import fastapi
 
     from workbench.engine.service import EngineService
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7860
-GRACE_S = 1
-"""Seconds that open connections get when the server stops."""
+STOP_S = 3.0
+"""Seconds that the engine gets to end its step or its loading."""
 USAGE_ERROR = 2
 
 ENGINE_OPTIONS: dict[str, str] = {
@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         preset = select_preset(presets, arguments.preset)
         overrides = {name: getattr(arguments, name) for name in ("model", "kernel_backend", *ENGINE_OPTIONS)}
         config = preset.engine_config(**overrides)
+        from workbench.server.listener import listen
+
         listener = listen(arguments.host, arguments.port)
         ensure_model(config.model)
     except WorkbenchError as error:
@@ -80,24 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
     with listener:
         return serve(config, presets, preset, listener)
-
-
-def listen(host: str, port: str) -> socket.socket:
-    """Return a bound socket, so that a taken port is known before anything is loaded.
-
-    Raises:
-        ConfigurationError: the port is not a number, is taken, or the address is not ours.
-    """
-    if not port.isdecimal() or int(port) > 65535:
-        raise ConfigurationError(f"port={port!r} is not a port: give a number from 0 to 65535")
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=128)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {host} port {port}: {os.strerror(error.errno) if error.errno else error}. "
-            f"Stop what uses it, or give another one: `PORT={(int(port) + 1) % 65536}` or `--port`"
-        ) from error
 
 
 def ensure_model(model: str) -> None:
@@ -128,23 +112,27 @@ def build_app(service: EngineService, presets: dict[str, Preset], preset: Preset
 
 def serve(config: EngineConfig, presets: dict[str, Preset], preset: Preset, listener: socket.socket) -> int:
     """Load the engine in its thread, serve the page meanwhile, and stop both on Ctrl-C or SIGTERM."""
-    import uvicorn
-
     from workbench.engine.service import EngineService
+    from workbench.server.listener import WorkbenchServer, address_of
 
     service = EngineService(config)
-    app = build_app(service, presets, preset)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_S))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    host, port = listener.getsockname()[:2]
+
+    def stop_engine() -> None:
+        try:
+            service.shutdown(STOP_S)
+        except TimeoutError as error:  # a model that is being loaded cannot be interrupted everywhere
+            print(f"{error}; it is left behind", file=sys.stderr)
+
+    server = WorkbenchServer(build_app(service, presets, preset), stop_engine)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raised again by uvicorn once it has stopped
     try:
         service.start()
-        print(f"Workbench: http://{f'[{host}]' if ':' in host else host}:{port}  (Ctrl-C stops it)", flush=True)
+        print(f"Workbench: {address_of(listener)}  (Ctrl-C stops it)", flush=True)
         server.run(sockets=[listener])
     except KeyboardInterrupt:
         pass
     finally:
-        service.shutdown()
+        stop_engine()
     return 0
 
 

@@ -27,6 +27,7 @@ from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import BlockStatus, FinishReason
 
 pytestmark = pytest.mark.browser
+expect.set_options(timeout=DEADLINE_MS)
 
 NUM_BLOCKS = 600
 MANY_TOKENS = 6000
@@ -80,6 +81,7 @@ def visit(open_page: Open, server: RunningServer, **options: Any) -> Page:
     page: Page = open_page(**options).page
     page.goto(server.url)
     expect(page.locator("#wb-message textarea")).to_be_visible()
+    expect(page.locator("#wb-apply")).to_have_text("Apply (no changes)")  # the settings in force have come
     return page
 
 
@@ -246,7 +248,7 @@ def test_message_that_can_never_fit_is_refused_in_place_and_the_next_one_works(c
     ask(page, "x" * 9000)
     error = page.locator(".bot-row .wb-note-error")
     expect(error).to_have_count(1)
-    expect(error).to_contain_text("8192")
+    expect(error).to_contain_text("8,192")
     expect(page.locator("#wb-send")).to_be_enabled()
     page.click("#wb-clear")
     ask(page, "short", max_tokens=4)
@@ -354,7 +356,6 @@ def test_background_button_cannot_flood_the_queue(chat: Any):
 def test_live_setting_is_applied_without_a_reload(chat: Any):
     service, page = chat
     epoch = service.status.epoch
-    expect(page.locator("#wb-apply")).to_have_text("Apply (no changes)")
     expect(page.locator("#wb-apply")).to_be_disabled()
     page.fill("#wb-max-num-batched-tokens input", "128")
     expect(page.locator("#wb-apply")).to_have_text("Apply (1 change, live)")

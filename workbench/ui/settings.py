@@ -86,12 +86,12 @@ class EngineChanges:
         return f"Apply ({count} change{'s' if count > 1 else ''}, {how})"
 
 
-def current_engine_values(service: EngineService) -> dict[str, int]:
-    """Return the running engine's values of the sidebar's settings."""
+def current_engine_values(service: EngineService) -> dict[str, int | None]:
+    """Return the running engine's values of the sidebar's settings; None where it is not known yet."""
     config = service.config
     values = {name: getattr(config, name) for name in ENGINE_FIELDS}
     if values["num_blocks"] is None:  # derived from a byte budget: say what came of it
-        values["num_blocks"] = service.status.num_blocks
+        values["num_blocks"] = service.status.num_blocks or None
     return values
 
 

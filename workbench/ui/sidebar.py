@@ -60,7 +60,7 @@ def build_sidebar(service: EngineService, presets: Mapping[str, Preset], selecte
         engine = _engine_section(service)
         with gr.Column(elem_classes="wb-apply"):
             note = gr.HTML("", elem_id="wb-apply-note")
-            apply = gr.Button(EngineChanges({}).button_label, interactive=False, elem_id="wb-apply")
+            apply = gr.Button("Apply", interactive=False, elem_id="wb-apply")
     _wire(service, presets, preset, description, sampling, engine, apply, note)
     return Sidebar(sampling, system_prompt)
 
@@ -187,9 +187,10 @@ def _wire(
             return
         yield gr.Button(EngineChanges({}).button_label, interactive=False), _note("Applied.")
 
-    async def show_current() -> list[int]:
+    async def show_current() -> list[Any]:
+        """Fill in what is in force when the page opens: another visitor may have changed it."""
         current = current_engine_values(service)
-        return [current[name] for name in ENGINE_FIELDS]
+        return [*(current[name] for name in ENGINE_FIELDS), EngineChanges({}).button_label]
 
     quiet: dict[str, Any] = {
         "queue": False,
@@ -200,4 +201,4 @@ def _wire(
     preset.input(choose_preset, preset, [description, *sampling, *engine], **quiet)
     gr.on([control.change for control in engine], count_changes, engine, [apply, note], **quiet)
     apply.click(apply_now, engine, [apply, note], **{**quiet, "queue": True})
-    gr.on(None, show_current, None, engine, **quiet)
+    gr.on(None, show_current, None, [*engine, apply], **quiet)
