@@ -81,10 +81,12 @@
       const service = wb.store.service || {};
       const shown = request || this.last;
       const figures = view.figures;
-      const blocks = request ? request.blocks : 0;
-      wb.dom.rows(this.parts.rows, [
+      const own = [
         ["Context", shown ? `${count(shown.prompt + shown.output)} / ${count(service.max_model_len)} tokens` : "–"],
-        ["Blocks", this.id ? `${count(blocks)} of ${count(view.numBlocks)}` : `${count(view.numBlocks)}`],
+        ["Blocks", `${count(request ? request.blocks : 0)} of ${count(view.numBlocks)}`],
+      ];
+      wb.dom.rows(this.parts.rows, [
+        ...(this.id ? own : [["Blocks", count(view.numBlocks)]]),
         ["Pool", `${percent(view.numBlocks ? (figures.active_blocks || 0) / view.numBlocks : null, 0)} active`],
         ["Queue", `${count(figures.running || 0)} running, ${count(figures.waiting || 0)} waiting`],
       ]);

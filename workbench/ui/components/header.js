@@ -30,12 +30,12 @@
 
   function drawModel(parts, service) {
     wb.dom.setText(parts.model, service ? service.model_name || "–" : "–");
-    const source = service && service.source_format ? `${service.source_format} → ${shortType(service.dtype)}, KV ${shortType(service.dtype)}` : "";
-    wb.dom.setText(parts.precision, source);
-    const backend = service ? [service.backend, service.device].filter(Boolean).join(", ") : "";
+    const type = service ? shortType(service.dtype) : "";
+    wb.dom.setText(parts.precision, service && service.source_format ? `${type} (${service.source_format})` : "");
+    parts.model.parentElement.title = service && service.source_format ? `${service.model_name}: weights ${service.source_format} computed in ${type}, KV cache ${type}` : "";
+    const backend = service ? [service.backend, service.device === "cpu" ? "" : service.device].filter(Boolean).join(", ") : "";
     wb.dom.setText(parts.backend, backend || "–");
     parts.backend.title = backend;
-    parts.model.parentElement.title = `${parts.model.textContent} ${source}`;
   }
 
   function drawFigures(parts, view) {
@@ -124,8 +124,6 @@
   wb.define("statusLine", (root) => {
     const parts = wb.dom.parts(root);
     return () => {
-      const service = wb.store.service;
-      wb.dom.setText(parts.machine, service && service.device ? `Live figures: this machine, ${service.device}` : "Live figures: this machine");
       const { perSecond, kilobytes } = wb.feed.rate();
       const way = wb.feed.transport === "polling" ? "polling" : "WebSocket";
       wb.dom.setText(parts.feed, `Feed: ${way}, ${perSecond.toFixed(0)} frames/s, ${kilobytes.toFixed(2)} kB/frame`);

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
+
 import gradio as gr
 
 from workbench.ui.components.assets import mount_script, template
+from workbench.ui.components.machine import describe_machine
 
 
 def header_strip() -> gr.HTML:
@@ -24,7 +27,7 @@ def status_line() -> gr.HTML:
     """Return the bottom line: what live figures were measured on, and what the feed costs."""
     return gr.HTML(
         value=None,
-        html_template=template("status_line"),
+        html_template=template("status_line").replace("MACHINE", html.escape(describe_machine())),
         js_on_load=mount_script("statusLine"),
         apply_default_css=False,
         elem_id="wb-status-line",
