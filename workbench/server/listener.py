@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -44,6 +45,12 @@ def address_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Whether a log record of the stopping server is more than "a connection was still open"."""
+    is_cancelled = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not is_cancelled and "timeout graceful shutdown exceeded" not in record.getMessage()
+
+
 class WorkbenchServer(uvicorn.Server):
     """uvicorn that stops the engine first: open answers then end by themselves, and their connections with them."""
 
@@ -53,6 +60,7 @@ class WorkbenchServer(uvicorn.Server):
         self._stop_engine = stop_engine
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the engine, then the connections."""
+        """Stop the engine, then the connections. Those that stay open are cut, which is no error."""
+        logging.getLogger("uvicorn.error").addFilter(_is_worth_telling)
         await asyncio.to_thread(self._stop_engine)
         await super().shutdown(sockets)
