@@ -43,7 +43,7 @@ Serve = Callable[..., RunningServer]
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_tiny_gguf(path)
+    write_tiny_gguf(path, num_layers=1, hidden_size=32, intermediate_size=32, num_heads=1, num_kv_heads=1)
     return path
 
 
@@ -51,11 +51,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(tiny_model: Path) -> Iterator[EngineService]:
     """A real engine on a tiny random model; 80 blocks, so that a dozen requests fight for them."""
     config = EngineConfig(
-        model=str(tiny_model),
-        num_blocks=80,
-        max_num_batched_tokens=64,
-        kernel_backend="reference",
-        check_integrity=True,
+        model=str(tiny_model), num_blocks=80, max_num_batched_tokens=64, max_num_seqs=16, check_integrity=True
     )
     engine = EngineService(config)
     engine.start()
@@ -111,10 +107,10 @@ def test_map_pixels_equal_the_engines_pool_after_hundreds_of_steps(
     rng = random.Random(7)
     kinds: dict[str, int] = {}
     num_preemptions = 0
-    for _ in range(6):
+    for _ in range(5):
         names = submit_random(service, rng, 8)
         service.abort(rng.choice(names))
-        run_steps(service, 60)
+        run_steps(service, 50)
         snapshot = service.pool_snapshot()
         wait_for_step(page, snapshot.step_id)
         assert shown_states(page) == states_in(snapshot)
@@ -122,7 +118,7 @@ def test_map_pixels_equal_the_engines_pool_after_hundreds_of_steps(
             kinds[kind] = kinds.get(kind, 0) + count
         num_preemptions += page.evaluate("[...wb.store.live.requests.values()].reduce((n, r) => n + r.preemptions, 0)")
     assert page.evaluate("wb.feed.transport") == ("websocket" if init_script is None else "polling")
-    assert snapshot.step_id >= 360
+    assert snapshot.step_id >= 250
     assert min(kinds["free"], kinds["active"], kinds["partly"]) > 0
     assert num_preemptions > 0
 
@@ -181,7 +177,7 @@ def test_hover_shows_a_block_and_click_pins_it_with_its_tokens(
     expect(page.get_by_label("Block details")).to_contain_text("16 / 16 tokens")
     canvas.click(position={"x": cell[0], "y": cell[1]})
     tokens = page.get_by_label("Block details").locator("[data-part=tokens] span")
-    expect(tokens).to_have_text(["o", "w", "n", "·", "f", "o", "x", "·", "j", "u", "m", "p", "s", "·", "o", "v"])
+    expect(tokens).to_have_text(list("fox·jumps·over·t"))
     expect(page.get_by_label("Block details")).to_contain_text("Tokens 16–31, decoded")
     expect(page.get_by_label("Request details")).to_contain_text("Request mine")
     expect(page.locator("#wb-block-map [data-part=stripTitle]")).to_have_text("mine block table: logical → physical")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import msgspec
@@ -13,8 +14,8 @@ from starlette.websockets import WebSocketDisconnect
 from tests.server.fake_service import FakeService
 from tests.server.live_client import LiveClient, states_in
 from workbench.engine.messages import ServiceState
-from workbench.server.feed import QUEUE_LENGTH
-from workbench.server.live import build_live_router
+from workbench.server.feed import QUEUE_LENGTH, LiveFeed
+from workbench.server.live import _send_frames, build_live_router
 
 
 @pytest.fixture
@@ -108,6 +109,50 @@ def test_websocket_client_that_does_not_read_gets_one_delta_over_all_missed_step
     run_random_steps(service, 200)
     poll(http, client)
     assert client.states() == states_in(service.pool_snapshot())
+
+
+class SlowSocket:
+    """A client that takes a frame only when the test says so."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.is_offered = asyncio.Event()
+        self.is_taken = asyncio.Event()
+
+    async def send_bytes(self, data: bytes) -> None:
+        self.frames.append(data)
+        self.is_offered.set()
+        await self.is_taken.wait()
+        self.is_taken.clear()
+
+    async def take(self) -> bytes:
+        await self.is_offered.wait()
+        self.is_offered.clear()
+        self.is_taken.set()
+        return self.frames[-1]
+
+
+def test_websocket_builds_no_frame_while_the_client_is_busy_with_the_last(service: FakeService) -> None:
+    async def scenario() -> None:
+        feed, socket, client = LiveFeed(service), SlowSocket(), LiveClient()
+        gone: asyncio.Task[None] = asyncio.create_task(asyncio.sleep(3600))
+        feed.drain()
+        sending = asyncio.create_task(_send_frames(socket, feed, 0, gone, 0.001, 60))  # type: ignore[arg-type]
+        client.apply(await socket.take())
+        run_random_steps(service, 1)
+        await socket.is_offered.wait()
+        run_random_steps(service, 100)
+        await asyncio.sleep(0.05)
+        assert len(socket.frames) == 2
+        client.apply(await socket.take())
+        client.apply(await socket.take())
+        assert len(socket.frames) == 3
+        assert client.states() == states_in(service.pool_snapshot())
+        gone.cancel()
+        socket.is_taken.set()
+        await sending
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class EngineDoor(Protocol):
 
 
 class LiveFeed:
-    """Frames of one engine service. All methods belong to the event loop's thread."""
+    """Frames of one engine service, for as long as that lives. All methods belong to the event loop's thread."""
 
     def __init__(self, service: EngineDoor, clock: Callable[[], float] = time.monotonic) -> None:
         self._service = service
@@ -57,7 +57,7 @@ class LiveFeed:
         self._status_version = 0
         self._cache: dict[int, bytes] = {}
         self._cache_key: tuple[int, float] | None = None
-        self.unsubscribe = service.subscribe(self._on_step)
+        service.subscribe(self._on_step)
 
     def _on_step(self, record: StepRecord) -> None:
         """In the engine thread: hand over and return."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import gradio as gr
 import msgspec
 
+from workbench.errors import WorkbenchError
 from workbench.ui.components.assets import mount_script, template
 
 
@@ -26,8 +27,11 @@ def block_map(service: DetailsDoor, *, show_token_text: bool = True) -> gr.HTML:
     """
 
     def block_details(block_id: int) -> dict[str, Any]:
-        """Owners, token ids and decoded tokens of one block."""
-        details: dict[str, Any] = msgspec.to_builtins(service.block_details(int(block_id)))
+        """Owners, token ids and decoded tokens of one block; `error` when they cannot be had."""
+        try:
+            details: dict[str, Any] = msgspec.to_builtins(service.block_details(int(block_id)))
+        except (WorkbenchError, IndexError) as error:  # the engine is loading, or its pool has shrunk since
+            return {"block_id": block_id, "error": str(error)}
         if not show_token_text:
             details |= {"tokens": ["▪"] * len(details["tokens"]), "token_ids": [], "is_hidden": True}
         return details
