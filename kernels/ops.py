@@ -84,7 +84,10 @@ class Ops(Protocol):
         value_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """Scatter key and value [T, K, D] (last two dimensions contiguous) into the caches [N, B, K, D], **mutated**."""
+        """Scatter key and value [T, K, D] into the caches [N, B, K, D], which are **mutated**.
+
+        The last two dimensions of key and value are contiguous.
+        """
 
     def paged_attention(
         self,

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
+# Before torch, so that numba's kernels and torch share one OpenMP runtime. Where it cannot load,
+# `choose_backend` meets the same error again and says so.
+with suppress(ImportError, RuntimeError):
+    import kernels.cpu.numba_setup
+
+# isort: split
 import torch
 
 from kernels.ops import Ops, load_backend
@@ -84,3 +91,8 @@ def set_threads(ops: Ops, config: EngineConfig) -> None:
 
 def _has_same_model(old: EngineConfig, new: EngineConfig) -> bool:
     return (old.model, old.dtype, old.kernel_backend) == (new.model, new.dtype, new.kernel_backend)
+
+
+def engine_thread_mode() -> AbstractContextManager[None]:
+    """Return the mode that an engine thread runs in: no gradients (the setting is thread-local)."""
+    return torch.inference_mode()

@@ -106,9 +106,9 @@ class EngineWorker:
     def run(self) -> None:
         """Load, then serve until told to stop."""
         try:
-            import torch
+            from workbench.engine.loading import engine_thread_mode
 
-            with torch.inference_mode():
+            with engine_thread_mode():
                 self._load_first()
                 while not self.is_stopping:
                     self._take_messages()
