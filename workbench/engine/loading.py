@@ -10,7 +10,7 @@ from dataclasses import dataclass
 # Before torch, so that numba's kernels and torch share one OpenMP runtime. Where it cannot load,
 # `choose_backend` meets the same error again and says so.
 with suppress(ImportError, RuntimeError):
-    import kernels.cpu.numba_setup
+    import kernels.cpu.numba_setup  # noqa: F401 - loading it is the point
 
 # isort: split
 import torch
