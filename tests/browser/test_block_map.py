@@ -352,6 +352,18 @@ def test_socket_that_never_opens_falls_back_to_polling(serve: Serve, open_page: 
     assert shown_states(page) == states_in(service.pool_snapshot())
 
 
+def test_socket_that_opens_but_stays_silent_falls_back_to_polling(serve: Serve, open_page: OpenPage) -> None:
+    service = FakeService(num_blocks=64, seed=8)
+    page = open_page().page
+    page.route_web_socket("**/live**", lambda socket: None)
+    page.clock.install()
+    page.goto(f"{serve(build_map_app(service)).url}/?__theme=dark")
+    page.wait_for_function("window.wb && wb.feed.socket !== null")
+    for _ in range(40):
+        page.clock.run_for(500)
+    page.wait_for_function("wb.feed.transport === 'polling' && wb.store.live.numBlocks === 64")
+
+
 def test_page_holds_one_socket_for_all_views(serve: Serve, open_page: OpenPage) -> None:
     page = open_page().page
     sockets: list[str] = []

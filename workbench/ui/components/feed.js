@@ -13,6 +13,7 @@
   const MAX_BACKOFF_MS = 4000;
   const SOCKET_FAILURES_BEFORE_POLLING = 2;
   const SOCKET_RETRY_MS = 30000;
+  const DEAD_SOCKET_MS = 8000;
 
   /** Address of a route of this page's own server, also behind a path prefix. */
   function address(route, protocol) {
@@ -37,6 +38,7 @@
     attempt: 0,
     unchangedPolls: 0,
     pollingSince: 0,
+    openedAt: 0,
     elements: new Set(),
 
     /** Keep the feed alive for as long as `element` is in the page. */
@@ -72,22 +74,32 @@
 
     openSocket() {
       const socket = new WebSocket(address("live", location.protocol === "https:" ? "wss:" : "ws:"));
-      let isHeard = false;
       socket.binaryType = "arraybuffer";
       socket.onmessage = (event) => {
         if (this.socket !== socket) return;
-        isHeard = true;
         this.failures = 0;
         this.receive(event.data);
       };
-      socket.onclose = () => {
-        if (this.socket !== socket) return;
-        this.socket = null;
-        this.failures++;
-        if (!isHeard && this.failures >= SOCKET_FAILURES_BEFORE_POLLING) this.transport = "polling";
-        this.retryLater();
-      };
+      socket.onclose = () => this.loseSocket(socket);
       this.socket = socket;
+      this.openedAt = performance.now();
+    },
+
+    /** A socket closed, or is as good as closed: try again, by polling when none ever brought a frame. */
+    loseSocket(socket) {
+      if (this.socket !== socket) return;
+      const isHeard = this.lastFrameAt > this.openedAt;
+      this.socket = null;
+      socket.close();
+      this.failures++;
+      if (!isHeard && this.failures >= SOCKET_FAILURES_BEFORE_POLLING) this.transport = "polling";
+      this.retryLater();
+    },
+
+    /** A proxy may swallow a socket without closing it. */
+    dropDeadSocket() {
+      const quietSince = Math.max(this.lastFrameAt, this.openedAt);
+      if (this.socket && performance.now() - quietSince > DEAD_SOCKET_MS) this.loseSocket(this.socket);
     },
 
     retryLater() {
@@ -176,6 +188,7 @@
     const isStale = feed.isStale();
     if (isStale || wasStale) wb.store.notify("feed");
     wasStale = isStale;
+    feed.dropDeadSocket();
     if (feed.state !== "idle" && !feed.isWanted()) feed.stop();
     else if (feed.state === "idle") feed.start();
   }, 250);
