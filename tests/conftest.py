@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels.ops import load_backend
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.config import DEFAULT_MODEL, prepare_process
 from workbench.models.default_model import resolve_model_path
@@ -22,6 +23,7 @@ def default_model_path() -> Path:
 @pytest.fixture(scope="session")
 def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama model of a few hundred kilobytes, for tests that need an engine but not its answers."""
+    load_backend("cpu").warm_up()  # compiling takes a while the first time; no test's deadline should pay for it
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     write_tiny_gguf(path)
     return path

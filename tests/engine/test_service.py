@@ -15,6 +15,7 @@ from workbench.engine import loading
 from workbench.engine.messages import RequestFinished, ServiceState, TokenEvent
 from workbench.engine.service import EngineService
 from workbench.errors import (
+    BackendUnavailableError,
     ConfigurationError,
     EngineStoppedError,
     InvalidPromptError,
@@ -248,7 +249,7 @@ def test_trap_30_backend_asked_for_by_name_is_an_error_when_it_cannot_run(tiny_m
     monkeypatch.setattr(loading, "load_backend", broken)
     service = EngineService(EngineConfig(model=str(tiny_model_path), kernel_backend="cpu"))
     service.start()
-    with pytest.raises(EngineStoppedError, match="kernel_backend='cpu' cannot run here: no AVX2 here"):
+    with pytest.raises(BackendUnavailableError, match="kernel_backend='cpu' cannot run here: no AVX2 here"):
         service.wait_ready(DEADLINE_S)
     service.shutdown()
 
@@ -388,8 +389,10 @@ def test_shutdown_of_a_service_that_never_started():
 def test_failed_load_is_shown_and_another_model_can_be_loaded(tiny_model_path, tmp_path):
     service = EngineService(EngineConfig(model=str(tmp_path / "missing.gguf")))
     service.start()
-    with pytest.raises(EngineStoppedError, match=r"missing\.gguf"):
+    with pytest.raises(ModelLoadError, match=r"missing\.gguf"):
         service.wait_ready(DEADLINE_S)
+    with pytest.raises(EngineStoppedError, match=r"the engine is failed .*missing\.gguf"):
+        service.submit("x", GREEDY, Listener())
     failed = service.status
     service.reload(EngineConfig(model=str(tiny_model_path), num_blocks=8))
 

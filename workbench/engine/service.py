@@ -71,10 +71,13 @@ class EngineService:
 
         Raises:
             TimeoutError: it is still loading after `timeout_s` seconds.
-            EngineStoppedError: loading failed; the message gives the cause.
+            WorkbenchError: loading failed, with the cause.
+            EngineStoppedError: it was shut down.
         """
         if not self._settled.wait(timeout_s):
             raise TimeoutError(f"the engine is still {self._status.state} after {timeout_s} s: give it more time")
+        if self._worker.load_error is not None:
+            raise self._worker.load_error
         check_is_ready(self._status)
 
     def shutdown(self, timeout_s: float = 10.0) -> None:

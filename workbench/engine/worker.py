@@ -94,6 +94,8 @@ class EngineWorker:
         self.is_stopping = False
         """Set by any thread to end a load early; Stop must follow in the inbox."""
         self.loaded: Loaded | None = None
+        self.load_error: Exception | None = None
+        """What the last load failed with; None once an engine is there."""
         self._deliver, self._publish, self._record = deliver, publish, record
         self._epoch = secrets.randbits(30)
         self._is_paused = False
@@ -218,7 +220,7 @@ class EngineWorker:
     def _install(self, loaded: Loaded) -> None:
         """Make a built engine the current one and say so."""
         core, model = loaded.core, loaded.core.loaded
-        self.loaded, self.config = loaded, core.config
+        self.loaded, self.config, self.load_error = loaded, core.config, None
         self._status = ServiceStatus(
             state=ServiceState.READY,
             model_name=model.config.name,
@@ -239,6 +241,7 @@ class EngineWorker:
 
     def _report_failed_load(self, error: Exception) -> None:
         logger.error("loading failed", exc_info=error)
+        self.load_error = error
         text = str(error) or type(error).__name__
         trace = "".join(traceback.format_exception(error))
         self._set_status(state=ServiceState.FAILED, phase="", error=text, error_traceback=trace)
