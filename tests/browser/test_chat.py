@@ -216,6 +216,24 @@ def test_two_people_stream_at_once(tiny: Any, open_page: Open):
     wait_until(lambda: active_blocks(service) == 0)
 
 
+def test_fifth_tab_of_one_browser_still_chats_while_the_others_stream(tiny: Any, open_page: Open):
+    service, server = tiny
+    tabs = [visit(open_page, server)]
+    for _ in range(4):
+        page = tabs[0].context.new_page()
+        page.goto(server.url)
+        expect(page.locator("#wb-apply")).to_have_text("Apply (no changes)")
+        tabs.append(page)
+    for page in tabs[:2]:
+        ask(page, "hello")
+        wait_for_text(page)
+    ask(tabs[4], "hello", max_tokens=20)
+    expect(finish_reason(tabs[4])).to_have_text("length")
+    for page in tabs:
+        page.close()
+    wait_until(lambda: service.num_open_requests == 0)
+
+
 def test_new_chat_forgets_the_conversation(chat: Any):
     _, page = chat
     ask(page, "hello", max_tokens=4)
@@ -345,6 +363,8 @@ def test_background_button_cannot_flood_the_queue(chat: Any):
         page.click("#wb-background")
         expect(page.locator("#wb-background-note .wb-note-error")).to_contain_text("at most 64")
         assert service.num_open_requests == 64
+        for request_id in list(service._listeners):  # they need not run here: another test sees to that
+            service.abort(request_id)
     finally:
         service.resume()
     wait_until(lambda: service.num_open_requests == 0)

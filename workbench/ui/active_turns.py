@@ -36,6 +36,10 @@ class ActiveTurns:
         if not turns:
             self._by_session.pop(session, None)
 
+    def is_busy(self, session: str) -> bool:
+        """Whether an answer of this session is under way."""
+        return session in self._by_session
+
     def stop(self, session: str) -> int:
         """Abort every answer of a session; returns how many there were."""
         turns = self._by_session.get(session, [])

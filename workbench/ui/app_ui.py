@@ -10,7 +10,6 @@ import gradio as gr
 
 from workbench.engine.service import EngineService
 from workbench.presets import Preset
-from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.components.assets import ui_assets
 from workbench.ui.components.header_strip import header_strip, status_line
 from workbench.ui.pages.blocks import build_blocks_page
@@ -33,7 +32,6 @@ def build_ui(
         selected_preset: name of the preset that the engine was started with.
         show_token_text: whether the block map may show decoded tokens, of whomever they are.
     """
-    turns = ActiveTurns(service)
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         sidebar = build_sidebar(service, presets, selected_preset)
         header_strip()
@@ -41,7 +39,7 @@ def build_ui(
             gr.HTML(_TOOLS, elem_id="wb-tools")
             with gr.Tabs(elem_id="wb-tabs"):
                 with gr.Tab("Chat", id="chat"):
-                    build_chat_page(service, sidebar, turns)
+                    build_chat_page(service, sidebar)
                 with gr.Tab("Blocks", id="blocks"):
                     build_blocks_page(service, show_token_text=show_token_text)
         status_line()

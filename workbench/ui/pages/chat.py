@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final
 
 import gradio as gr
 
 from workbench.engine.service import EngineService
-from workbench.errors import InvalidSamplingParamsError, WorkbenchError
-from workbench.sampling_params import SamplingParams
-from workbench.telemetry.records import FinishReason
-from workbench.ui import markup, settings
-from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.background import REQUESTS_PER_CLICK, BackgroundLoad
-from workbench.ui.chat_session import (
-    AnswerStats,
-    AnswerUpdate,
-    ChatError,
-    Conversation,
-    Phase,
-    Turn,
-    drop_oldest_turns,
-    stream_answer,
-    without_last_answer,
-)
+from workbench.ui.chat_handlers import ChatHandlers, ChatWidgets, background_handler
 from workbench.ui.components.block_map import compact_map
 from workbench.ui.sidebar import Sidebar
 from workbench.ui.suggestions import SUGGESTIONS
@@ -38,32 +19,32 @@ EMPTY_CHAT: Final = (
 )
 
 
-@dataclass(frozen=True)
-class _Widgets:
-    chatbot: gr.Chatbot
-    conversation: gr.State
-    message: gr.Textbox
-    send: gr.Button
-    stop: gr.Button
-    clear: gr.Button
-    regenerate: gr.Button
-    drop_oldest: gr.Button
-    request_map: gr.HTML
-    """Shows the request whose id is its value."""
-    suggestions: list[gr.Button]
-    add_background: gr.Button
-    background_note: gr.HTML
-
-
-def build_chat_page(service: EngineService, sidebar: Sidebar, turns: ActiveTurns) -> None:
+def build_chat_page(service: EngineService, sidebar: Sidebar) -> None:
     """Lay out the Chat tab and wire its events. Call inside its `gr.Tab`."""
     widgets = _lay_out()
-    _wire_answers(service, sidebar, turns, widgets)
-    _wire_background(BackgroundLoad(service), widgets)
+    _wire(ChatHandlers(service, widgets), sidebar, widgets)
+    add = background_handler(BackgroundLoad(service))
+    widgets.add_background.click(add, None, widgets.background_note, queue=False, trigger_mode="multiple", **_PRIVATE)
 
 
-def _lay_out() -> _Widgets:
-    conversation = gr.State(())
+_PRIVATE: Final[dict[str, Any]] = {"show_progress": "hidden", "api_visibility": "private"}
+
+
+def _wire(handlers: ChatHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> None:
+    own = [sidebar.system_prompt, *sidebar.sampling]
+    # No limit here: the engine queues, and a request that waits must not keep others out.
+    streaming: dict[str, Any] = {"outputs": widgets.outputs, "concurrency_limit": None, **_PRIVATE}
+    gr.on([widgets.message.submit, widgets.send.click], handlers.send, [widgets.message, *own], **streaming)
+    for button, suggestion in zip(widgets.suggestions, SUGGESTIONS, strict=True):
+        button.click(handlers.sender_of(suggestion.text), own, **streaming)
+    widgets.regenerate.click(handlers.regenerate, own, **streaming)
+    widgets.drop_oldest.click(handlers.drop_oldest, own, **streaming)
+    # Past the queue, so that they act at once.
+    widgets.stop.click(handlers.stop, queue=False, **_PRIVATE)
+    widgets.clear.click(handlers.clear, None, widgets.outputs, queue=False, **_PRIVATE)
+
+
+def _lay_out() -> ChatWidgets:
     with gr.Row(elem_classes="wb-two", equal_height=False):
         with gr.Column(elem_classes="wb-chat", min_width=0):
             chatbot = gr.Chatbot(
@@ -130,9 +111,8 @@ def _lay_out() -> _Widgets:
                     f"Add {REQUESTS_PER_CLICK} background requests", size="sm", elem_id="wb-background"
                 )
                 background_note = gr.HTML("", elem_id="wb-background-note")
-    return _Widgets(
+    return ChatWidgets(
         chatbot,
-        conversation,
         message,
         send,
         stop,
@@ -144,200 +124,3 @@ def _lay_out() -> _Widgets:
         add_background,
         background_note,
     )
-
-
-# ------------------------------------------------------------------------------- answers
-
-
-def _wire_answers(service: EngineService, sidebar: Sidebar, turns: ActiveTurns, widgets: _Widgets) -> None:
-    async def answer(
-        request: gr.Request, conversation: Conversation, system_prompt: str, sampling: tuple[Any, ...]
-    ) -> AsyncGenerator[dict[Any, Any], None]:
-        """Stream the answer to a conversation that ends with a user message."""
-        yield {**_busy(widgets), widgets.conversation: conversation}
-        try:
-            params = settings.sampling_params(*sampling)
-        except InvalidSamplingParamsError as error:
-            yield _refusal(service, widgets, conversation, str(error))
-            return
-        async with aclosing(_stream(service, turns, widgets, conversation, system_prompt, params, request)) as changes:
-            async for change in changes:
-                yield change
-
-    async def send(
-        request: gr.Request, message: str, conversation: Conversation, system_prompt: str, *sampling: Any
-    ) -> AsyncGenerator[dict[Any, Any], None]:
-        if not message.strip():
-            yield {widgets.message: gr.skip()}
-            return
-        asked = (*conversation, Turn("user", message.strip()))
-        yield {widgets.message: "", widgets.chatbot: _messages(service, asked)}
-        async with aclosing(answer(request, asked, system_prompt, sampling)) as changes:
-            async for change in changes:
-                yield change
-
-    async def regenerate(
-        request: gr.Request, conversation: Conversation, system_prompt: str, *sampling: Any
-    ) -> AsyncGenerator[dict[Any, Any], None]:
-        async with aclosing(answer(request, without_last_answer(conversation), system_prompt, sampling)) as changes:
-            async for change in changes:
-                yield change
-
-    async def drop_oldest(
-        request: gr.Request, conversation: Conversation, system_prompt: str, *sampling: Any
-    ) -> AsyncGenerator[dict[Any, Any], None]:
-        asked = without_last_answer(conversation)
-        limit = sampling[4]
-        kept = drop_oldest_turns(service, asked, system_prompt, int(limit) if limit else None)
-        async with aclosing(answer(request, kept, system_prompt, sampling)) as changes:
-            async for change in changes:
-                yield change
-
-    async def stop(request: gr.Request) -> None:
-        turns.stop(request.session_hash or "")
-
-    async def clear() -> dict[Any, Any]:
-        return {
-            widgets.chatbot: [],
-            widgets.conversation: (),
-            widgets.regenerate: gr.Button(interactive=False),
-            widgets.drop_oldest: gr.Button(visible=False),
-            widgets.request_map: None,
-        }
-
-    outputs = [
-        widgets.chatbot,
-        widgets.conversation,
-        widgets.message,
-        widgets.send,
-        widgets.stop,
-        widgets.clear,
-        widgets.regenerate,
-        widgets.drop_oldest,
-        widgets.request_map,
-    ]
-    own = [sidebar.system_prompt, *sidebar.sampling]
-    streaming: dict[str, Any] = {"outputs": outputs, "concurrency_limit": None, **_PRIVATE}
-    gr.on(
-        [widgets.message.submit, widgets.send.click],
-        send,
-        [widgets.message, widgets.conversation, *own],
-        **streaming,
-    )
-    for button, suggestion in zip(widgets.suggestions, SUGGESTIONS, strict=True):
-        button.click(
-            _bind_message(send, suggestion.text),
-            [widgets.conversation, *own],
-            **streaming,
-        )
-    widgets.regenerate.click(regenerate, [widgets.conversation, *own], **streaming)
-    widgets.drop_oldest.click(drop_oldest, [widgets.conversation, *own], **streaming)
-    widgets.stop.click(stop, queue=False, **_PRIVATE)
-    widgets.clear.click(clear, None, outputs, queue=False, **_PRIVATE)
-
-
-_PRIVATE: Final[dict[str, Any]] = {"show_progress": "hidden", "api_visibility": "private"}
-
-
-def _bind_message(send: Any, text: str) -> Any:
-    """Return a handler that sends `text` in place of what stands in the message box."""
-
-    async def send_suggestion(
-        request: gr.Request, conversation: Conversation, system_prompt: str, *sampling: Any
-    ) -> AsyncGenerator[dict[Any, Any], None]:
-        async with aclosing(send(request, text, conversation, system_prompt, *sampling)) as changes:
-            async for change in changes:
-                yield change
-
-    return send_suggestion
-
-
-async def _stream(
-    service: EngineService,
-    turns: ActiveTurns,
-    widgets: _Widgets,
-    conversation: Conversation,
-    system_prompt: str,
-    params: SamplingParams,
-    request: gr.Request,
-) -> AsyncGenerator[dict[Any, Any], None]:
-    """Yield what each update of the answer changes on the page; closing this ends the request."""
-    session = request.session_hash or ""
-    turn = turns.start(session)
-    earlier = _messages(service, conversation)
-    last = AnswerUpdate(None, "", Phase.queued(), AnswerStats())
-    try:
-        async with aclosing(stream_answer(service, conversation, system_prompt, params)) as updates:
-            async for update in updates:
-                turn.request_id, last = update.request_id, update
-                if update.is_final or (turn.is_stopped and update.request_id is None):
-                    break
-                yield {
-                    widgets.chatbot: [*earlier, _assistant(service, update.turn, update.phase)],
-                    widgets.request_map: update.request_id,
-                }
-    finally:
-        turns.end(session, turn)
-    ended = last.turn if last.is_final else Turn("assistant", "", AnswerStats(finish_reason=FinishReason.ABORT))
-    yield {
-        **_idle(widgets, (*conversation, ended)),
-        widgets.chatbot: [*earlier, _assistant(service, ended)],
-        widgets.conversation: (*conversation, ended),
-    }
-
-
-def _refusal(service: EngineService, widgets: _Widgets, conversation: Conversation, message: str) -> dict[Any, Any]:
-    refused = Turn("assistant", "", AnswerStats(finish_reason=FinishReason.ERROR), ChatError(message))
-    return {
-        **_idle(widgets, (*conversation, refused)),
-        widgets.chatbot: _messages(service, (*conversation, refused)),
-        widgets.conversation: (*conversation, refused),
-    }
-
-
-def _messages(service: EngineService, conversation: Conversation) -> list[dict[str, str]]:
-    return [
-        {"role": "user", "content": markup.user_message(turn)} if turn.role == "user" else _assistant(service, turn)
-        for turn in conversation
-    ]
-
-
-def _assistant(service: EngineService, turn: Turn, phase: Phase | None = None) -> dict[str, str]:
-    content = markup.assistant_message(turn, service.status.model_name, phase)
-    return {"role": "assistant", "content": content}
-
-
-def _busy(widgets: _Widgets) -> dict[Any, Any]:
-    return {
-        widgets.send: gr.Button(interactive=False),
-        widgets.stop: gr.Button(interactive=True),
-        widgets.clear: gr.Button(interactive=False),
-        widgets.regenerate: gr.Button(interactive=False),
-        widgets.drop_oldest: gr.Button(visible=False),
-    }
-
-
-def _idle(widgets: _Widgets, conversation: Conversation) -> dict[Any, Any]:
-    error = conversation[-1].error
-    can_drop = error is not None and error.is_context_full and sum(t.role == "user" for t in conversation) > 1
-    return {
-        widgets.send: gr.Button(interactive=True),
-        widgets.stop: gr.Button(interactive=False),
-        widgets.clear: gr.Button(interactive=True),
-        widgets.regenerate: gr.Button(interactive=True),
-        widgets.drop_oldest: gr.Button(visible=can_drop),
-    }
-
-
-# ------------------------------------------------------------------------------- background load
-
-
-def _wire_background(load: BackgroundLoad, widgets: _Widgets) -> None:
-    async def add() -> str:
-        try:
-            ids = load.add()
-        except WorkbenchError as error:
-            return f'<p class="wb-note-error" role="alert">{html.escape(str(error))}</p>'
-        return f'<p class="wb-note" role="status">Added {ids[0]} to {ids[-1]}; {load.num_unfinished} under way.</p>'
-
-    widgets.add_background.click(add, None, widgets.background_note, queue=False, trigger_mode="multiple", **_PRIVATE)
