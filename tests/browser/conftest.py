@@ -14,7 +14,9 @@ import uvicorn
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from starlette.types import ASGIApp
 
-from workbench.config import read_environment
+from tests.models.tiny_gguf import write_tiny_gguf
+from workbench.config import EngineConfig, read_environment
+from workbench.engine.service import EngineService
 
 DEADLINE_MS = 20_000
 FAILURES = Path(__file__).parent / "failures"
@@ -147,3 +149,23 @@ def serve() -> Iterator[Callable[..., RunningServer]]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    write_tiny_gguf(path, num_layers=1, hidden_size=32, intermediate_size=32, num_heads=1, num_kv_heads=1)
+    return path
+
+
+@pytest.fixture
+def service(tiny_model: Path) -> Iterator[EngineService]:
+    """A real engine on a tiny random model; 80 blocks, so that a dozen requests fight for them."""
+    config = EngineConfig(
+        model=str(tiny_model), num_blocks=80, max_num_batched_tokens=64, max_num_seqs=16, check_integrity=True
+    )
+    engine = EngineService(config)
+    engine.start()
+    engine.wait_ready(60)
+    yield engine
+    engine.shutdown()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import fastapi
 import gradio as gr
+import pytest
 from playwright.sync_api import Page
 
+from tests.browser.conftest import RunningServer, WatchedPage
+from tests.server.fake_service import FakeService
+from workbench.engine.service import EngineService
+from workbench.sampling_params import SamplingParams
 from workbench.server.live import build_live_router
-from workbench.telemetry.records import BlockStatus, PoolSnapshot
+from workbench.telemetry.records import BlockStatus, PoolSnapshot, StepRecord
 from workbench.ui.components.assets import ui_assets
 from workbench.ui.components.block_map import compact_map
 from workbench.ui.components.header_strip import header_strip
@@ -23,6 +31,13 @@ OWNERS = ["5e99fd", "f7c15f", "f45e96", "65c6e4", "c17429", "89b559",
 # fmt: on
 NEUTRAL, FREE, CANVAS, CACHED, CACHED_GROUND = "9aa7b5", "1b2027", "12161b", "5d6a78", "161b21"
 AT_REST, UNFILLED = 0.16, 0.68
+
+NO_SOCKET = "delete window.WebSocket;"
+WAYS = pytest.mark.parametrize("init_script", [None, NO_SOCKET], ids=["websocket", "polling"])
+"""Over both transports of the live feed."""
+
+OpenPage = Callable[..., WatchedPage]
+Serve = Callable[..., RunningServer]
 
 MAP = "#wb-block-map canvas[data-part=map]"
 LAYOUT = """(() => { const box = document.querySelector('#wb-block-map canvas[data-part=map]').parentElement;
@@ -163,3 +178,37 @@ def mix(color: Color, share: float) -> Color:
 
 def is_between(color: tuple[int, ...], low: Color, high: Color) -> bool:
     return all(a <= v <= b for v, a, b in zip(color, low, high, strict=True))
+
+
+def submit_random(service: EngineService, rng: random.Random, num_requests: int) -> list[str]:
+    def params() -> SamplingParams:
+        return SamplingParams(
+            max_tokens=rng.randint(20, 200), ignore_eos=True, temperature=1.0, seed=rng.randint(0, 99)
+        )
+
+    prompts = [[rng.randint(3, 258) for _ in range(rng.randint(1, 150))] for _ in range(num_requests)]
+    return [service.submit(prompt, params(), lambda event: None) for prompt in prompts]
+
+
+def run_steps(service: EngineService, num_steps: int) -> None:
+    """Let the held engine go on for at least so many steps, and hold it again."""
+    reached = threading.Event()
+    seen: list[StepRecord] = []
+
+    def count(record: StepRecord) -> None:
+        seen.append(record)
+        if len(seen) >= num_steps:
+            reached.set()
+
+    unsubscribe = service.subscribe(count)
+    service.resume()
+    assert reached.wait(60)
+    service.pause()
+    unsubscribe()
+
+
+def run_simulated(service: FakeService, num_steps: int) -> None:
+    for _ in range(num_steps):
+        if service.engine.random.random() < 0.3:
+            service.engine.add_random()
+        service.step()
