@@ -13,6 +13,15 @@ from workbench.models.default_model import resolve_model_path
 
 prepare_process()
 
+BROWSER_TESTS = Path(__file__).parent / "browser"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything in tests/browser, so that `-m "not browser"` leaves all of it out."""
+    for item in items:
+        if item.path.is_relative_to(BROWSER_TESTS):
+            item.add_marker(pytest.mark.browser)
+
 
 @pytest.fixture(scope="session")
 def default_model_path() -> Path:

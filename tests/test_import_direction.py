@@ -53,7 +53,9 @@ RULES = (
     Rule("workbench.models", ("kernels", *BASE), never=PAGE_LIBRARIES),
     Rule("workbench.speculation", ("kernels", *BASE), never=PAGE_LIBRARIES),
     Rule("workbench.quantization", ("kernels", *BASE), never=PAGE_LIBRARIES),
-    Rule("workbench.engine", ("kernels", "workbench.models", "workbench.telemetry.recorder", *DATA), never=PAGE_LIBRARIES),
+    Rule(
+        "workbench.engine", ("kernels", "workbench.models", "workbench.telemetry.recorder", *DATA), never=PAGE_LIBRARIES
+    ),
     Rule("workbench.outputs", DATA, only=("msgspec",)),
     Rule("workbench.llm", (*DOOR, "workbench.outputs"), never=PAGE_LIBRARIES),
     Rule("workbench.server", DOOR, never=("torch", "gradio", "plotly")),

@@ -40,8 +40,9 @@ def find_chromium() -> str | None:
     return next((path for path in found if path), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """One Chromium for this folder. Not for the session: Playwright keeps an event loop running in the thread."""
     path = find_chromium()
     if path is None:
         reason = "no Chromium found: install the package chromium, or give its path in WORKBENCH_CHROMIUM"
