@@ -187,6 +187,16 @@ def test_page_fits_its_width_and_cells_are_whole_pixels(serve: Serve, open_page:
     assert [float(value).is_integer() for value in layout] == [True] * 3
 
 
+def test_layout_takes_the_columns_and_pitch_that_fit(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page().page
+    open_map(page, serve(build_map_app(FakeService())).url)
+    sizes = [[802, 2048], [358, 2048], [1400, 16_384], [802, 64], [358, 64]]
+    layouts = page.evaluate(
+        "sizes => sizes.map(s => wb.geometry.mapLayout(...s)).map(l => [l.columns, l.pitch, l.rows])", sizes
+    )
+    assert layouts == [[64, 12, 32], [32, 10, 64], [128, 10, 128], [16, 28, 4], [16, 20, 4]]
+
+
 def test_colours_follow_the_theme_at_once(serve: Serve, open_page: OpenPage) -> None:
     page = open_page().page
     open_map(page, serve(build_map_app(FakeService())).url)

@@ -10,7 +10,7 @@
 
   /** The map's layout: `columns`, `pitch` (cell plus gap), `cell`, `gutter` and `top` for the axes. */
   function mapLayout(width, numBlocks) {
-    const gutter = 36, top = 14;
+    const gutter = 34, top = 14;
     // A small pool stays a rectangle: at least as many rows as a quarter of its columns.
     const fits = (c) => Math.floor((width - gutter) / c) >= MIN_PITCH && (c === 16 || Math.ceil(numBlocks / c) >= c / 4);
     const columns = COLUMNS.find(fits) || 16;

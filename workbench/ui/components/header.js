@@ -45,7 +45,6 @@
     wb.dom.setText(parts.queue, isLoaded ? `${count(f.running)} / ${count(f.waiting)}` : "– / –");
     wb.dom.setText(parts.rate, isLoaded ? fixed(f.tokens_per_s, 1) : "–");
     wb.dom.setText(parts.used, isLoaded ? percent(f.active_blocks / view.numBlocks, 0) : "–");
-    wb.dom.setText(parts.step, isLoaded && view.stepId >= 0 ? count(view.stepId) : "–");
   }
 
   function drawSpark(canvas) {

@@ -15,7 +15,7 @@
     const step = layout.pitch > 20 ? 1 : layout.columns > 32 ? 4 : 8;
     for (let row = 0; row < layout.rows; row += Math.min(step, Math.max(1, Math.ceil(layout.rows / 4)))) {
       const y = layout.top + row * layout.pitch + layout.cell / 2 + 0.5;
-      g.fillText(wb.format.count(row * layout.columns), layout.gutter - 5, y);
+      g.fillText(wb.format.count(row * layout.columns), layout.gutter - 4, y);
     }
   }
 
