@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import socket
@@ -43,6 +44,11 @@ def address_of(listener: socket.socket) -> str:
     """Return the address to open in a browser."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Return whether only this machine can reach the socket."""
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
