@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from workbench.config import DEFAULT_MODEL, KERNEL_BACKENDS, EngineConfig, prepare_process, read_environment
 from workbench.errors import WorkbenchError
+from workbench.foreign_kernels import foreign_kernels_warning
 from workbench.presets import DEFAULT_PRESET, Preset, load_presets, select_preset
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7860
 STOP_S = 3.0
 """Seconds that the engine gets to end its step or its loading."""
-USAGE_ERROR = 2
 
 ENGINE_OPTIONS: dict[str, str] = {
     "block_size": "tokens per KV block: 8, 16 or 32",
@@ -67,12 +67,13 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the workbench until it is told to stop. Returns the exit code: 2 for a mistake in the settings."""
     prepare_process()
+    if (warning := foreign_kernels_warning()) is not None:
+        print(warning, file=sys.stderr)
     arguments = build_parser().parse_args(argv)
     try:
         presets = load_presets()
         if arguments.list_presets:
-            for item in presets.values():
-                print(f"{item.name:14} {item.description}")
+            print("\n".join(f"{item.name:14} {item.description}" for item in presets.values()))
             return 0
         preset = select_preset(presets, arguments.preset)
         overrides = {name: getattr(arguments, name) for name in ("model", "kernel_backend", *ENGINE_OPTIONS)}
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ensure_model(config.model)
     except WorkbenchError as error:
         print(f"error: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return 2
     with listener:
         return serve(config, presets, preset, listener, arguments.show_all_text or is_loopback(listener))
 

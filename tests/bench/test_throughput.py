@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from workbench.bench.peer_workers.transformers_worker import run_static_batches
 from workbench.bench.reference import BatchAnswer, ReferenceModel
-from workbench.bench.throughput import _figures, run_engine, run_static_batches
+from workbench.bench.throughput import _figures, run_engine
 from workbench.bench.workloads import WorkItem
 from workbench.engine.messages import Event, RequestFinished, TokenEvent
 from workbench.engine.service import EngineService
@@ -59,10 +60,14 @@ def test_static_batches_run_as_long_as_their_longest_row_and_count_only_wanted_t
     reference = FakeReference()
     items = [WorkItem((1,), 2 + index % 3) for index in range(10)]
 
-    times = run_static_batches(cast(ReferenceModel, reference), items)
+    deliveries = run_static_batches(
+        cast(ReferenceModel, reference),
+        [list(item.prompt_token_ids) for item in items],
+        [item.max_tokens for item in items],
+    )
 
     assert reference.batches == [(8, 4), (2, 4)]
-    assert [each.num_tokens for each in times] == [2, 3, 4, 2, 3, 4, 2, 3, 4, 2]
+    assert [len(each) for each in deliveries] == [2, 3, 4, 2, 3, 4, 2, 3, 4, 2]
 
 
 def test_ratio_is_taken_round_by_round_with_its_spread():

@@ -1,7 +1,7 @@
 """Tokens per second and latencies of many requests at once, or of one alone.
 
-The engine takes all requests at once. A peer, where one is asked for, runs the same token ids in
-the same process, in turns with the engine (A B A B …), so that both see the same machine.
+The engine takes all requests at once. A peer, where one is asked for, runs the same token ids in a
+process of its own, in turns with the engine (A B A B …), so that both see the same machine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from workbench.bench.command_line import add_engine_arguments, as_settings, engine_config, log
+from workbench.bench.peer_process import PeerProcess
 from workbench.bench.report import Report, describe_environment
 from workbench.bench.timings import RequestTimes, summarise
 from workbench.bench.workloads import WorkItem, chat_workload
@@ -25,11 +26,13 @@ from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import FinishReason
 
 if TYPE_CHECKING:
-    from workbench.bench.reference import ReferenceModel
     from workbench.engine.service import EngineService
 
+Engines = dict[str, Callable[[Sequence[WorkItem]], list[RequestTimes]]]
+"""How to run a workload on each engine, by name."""
+
 PEERS: Final = ("transformers",)
-STATIC_BATCH: Final = 8
+WARM_UP_REQUESTS: Final = 8
 WARM_UP_TOKENS: Final = 4
 REQUEST_TIMEOUT_S: Final = 1800
 
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     parser.add_argument("--requests", type=int, default=24, help="requests submitted together (default: 24)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (default: 0)")
-    parser.add_argument("--against", choices=PEERS, help="run this peer in the same process, in turns with the engine")
+    parser.add_argument("--against", choices=PEERS, help="run this peer too, in turns with the engine")
     parser.add_argument(
         "--rounds", type=int, help="runs of each engine; figures are medians (default: 1, 3 with --against)"
     )
@@ -58,14 +61,14 @@ def run(args: argparse.Namespace) -> Report:
     rounds = args.rounds or (3 if args.against else 1)
     config = engine_config(args)
     service, workload = _start_engine(config, args.requests, args.seed)
+    engines: Engines = {"workbench": lambda items: run_engine(service, items)}
+    peer = None
     try:
-        engines: dict[str, Callable[[Sequence[WorkItem]], list[RequestTimes]]] = {
-            "workbench": lambda items: run_engine(service, items)
-        }
         if args.against:
-            reference = _load_peer(config)
-            engines[args.against] = lambda items: run_static_batches(reference, items)
-        measured = _take_turns(engines, workload, rounds)
+            log(f"loading the same file with {args.against}")
+            peer = start_transformers(config)
+            engines[args.against] = peer.run
+        measured = take_turns(engines, workload, rounds)
         settings = {
             "requests": args.requests,
             "prompt_tokens": sum(len(item.prompt_token_ids) for item in workload),
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> Report:
             "seed": args.seed,
             "sampling": "greedy, end of text ignored",
             "rounds": rounds,
-            "against": args.against and f"{args.against} generate, float32, static batches of {STATIC_BATCH}",
+            "against": peer and {"name": peer.name, **peer.description},
             "preset": args.preset,
             "engine": as_settings(config),
             "backend": service.status.backend,
@@ -81,6 +84,8 @@ def run(args: argparse.Namespace) -> Report:
         }
     finally:
         service.shutdown()
+        if peer is not None:
+            peer.close()
     return Report(_figures(measured, args.against), settings, describe_environment())
 
 
@@ -99,21 +104,19 @@ def _start_engine(config: EngineConfig, num_requests: int, seed: int) -> tuple[E
         raise
 
 
-def _load_peer(config: EngineConfig) -> ReferenceModel:
-    from workbench.bench.reference import ReferenceModel
+def start_transformers(config: EngineConfig) -> PeerProcess:
+    """Start transformers on the engine's model and number of threads."""
     from workbench.models.default_model import resolve_model_path
 
-    log("loading the same file with transformers")
-    return ReferenceModel(resolve_model_path(config.model), config.num_threads or os.cpu_count())
+    num_threads = config.num_threads or os.cpu_count() or 1
+    return PeerProcess("transformers", [str(resolve_model_path(config.model)), str(num_threads)])
 
 
-def _take_turns(
-    engines: dict[str, Callable[[Sequence[WorkItem]], list[RequestTimes]]], workload: list[WorkItem], rounds: int
-) -> dict[str, list[dict[str, float]]]:
+def take_turns(engines: Engines, workload: list[WorkItem], rounds: int) -> dict[str, list[dict[str, float]]]:
     """Return each engine's figures of every round, after one short run of each to warm up."""
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     for run_items in engines.values():
-        run_items([WorkItem(item.prompt_token_ids, WARM_UP_TOKENS) for item in workload[:STATIC_BATCH]])
+        run_items([WorkItem(item.prompt_token_ids, WARM_UP_TOKENS) for item in workload[:WARM_UP_REQUESTS]])
     for number in range(1, rounds + 1):
         for name, run_items in engines.items():
             figures = summarise(run_items(workload))
@@ -171,18 +174,3 @@ def run_engine(service: EngineService, items: Sequence[WorkItem]) -> list[Reques
         if event.finish_reason is not FinishReason.LENGTH:
             raise EngineError(f"request {index} ended early, {event.finish_reason}: {event.error}")
     return [RequestTimes(tuple(each)) for each in deliveries]
-
-
-def run_static_batches(reference: ReferenceModel, items: Sequence[WorkItem]) -> list[RequestTimes]:
-    """Run the items through `generate` in batches of 8, in order; each batch runs as long as its longest row.
-
-    Tokens past a row's own `max_tokens` are waste and not counted.
-    """
-    started_s = time.perf_counter()
-    times = []
-    for first in range(0, len(items), STATIC_BATCH):
-        batch = items[first : first + STATIC_BATCH]
-        answer = reference.answer_batch([item.prompt_token_ids for item in batch], max(i.max_tokens for i in batch))
-        steps = [step_s - started_s for step_s in answer.step_times_s]
-        times += [RequestTimes(tuple((step_s, 1) for step_s in steps[: item.max_tokens])) for item in batch]
-    return times
