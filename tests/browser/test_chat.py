@@ -51,7 +51,7 @@ def running(item: Preset) -> Iterator[tuple[EngineService, RunningServer]]:
     other = Preset(
         "small", "Small", "Half the blocks.", {**item.engine, "num_blocks": 300}, SamplingParams(temperature=1.0)
     )
-    server = RunningServer(build_app(service, {"default": item, "small": other}, item))
+    server = RunningServer(build_app(service, {"default": item, "small": other}, item, show_text=True))
     service.start()
     try:
         yield service, server
@@ -473,7 +473,7 @@ def test_page_says_why_a_model_could_not_be_loaded(open_page: Open, tmp_path: Pa
     broken.write_bytes(b"not a model")
     service = EngineService(EngineConfig(model=str(broken), num_blocks=8))
     item = preset(str(broken))
-    server = RunningServer(build_app(service, {"default": item}, item))
+    server = RunningServer(build_app(service, {"default": item}, item, show_text=True))
     service.start()
     try:
         page = visit(open_page, server)
