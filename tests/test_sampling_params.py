@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,26 @@ def test_defaults_are_vllms():
         ("top_p", 0, "above 0"),
         ("top_p", 1.01, "above 0"),
         ("top_p", math.nan, "above 0"),
-        ("top_k", -2, "at least 1"),
-        ("top_k", 1.5, "at least 1"),
+        ("top_k", -2, "of at least -1; 0 and -1 keep all"),
+        ("top_k", 1.5, "of at least -1; 0 and -1 keep all"),
+        ("n", 0, "from 1 to 64"),
+        ("n", 65, "from 1 to 64"),
+        ("min_p", -0.1, "from 0 to 1"),
+        ("min_p", 1.5, "from 0 to 1"),
+        ("repetition_penalty", 0, "above 0"),
+        ("repetition_penalty", math.nan, "above 0"),
+        ("presence_penalty", 2.1, "from -2 to 2"),
+        ("frequency_penalty", -2.1, "from -2 to 2"),
+        ("logit_bias", [1], "a mapping"),
+        ("logit_bias", {1: math.inf}, "from -100 to 100"),
+        ("logit_bias", {"a": 1.0}, "token ids"),
+        ("allowed_token_ids", [], "at least one token id"),
+        ("bad_words", [""], "at least one character"),
+        ("min_tokens", -1, "at least 0"),
+        ("min_tokens", 17, "at most max_tokens, which is 16"),
+        ("logprobs", 21, "from 0 to 20"),
+        ("logprobs", -1, "from 0 to 20"),
+        ("prompt_logprobs", 21, "from 0 to 20"),
         ("seed", -1, "whole number"),
         ("seed", 2**63, "whole number"),
         ("max_tokens", 0, "at least 1"),
@@ -52,6 +71,23 @@ def test_single_stop_and_single_token_id_become_tuples():
 
 
 @pytest.mark.parametrize("token_id", [-1, 100, 2**40])
-def test_stop_token_outside_the_vocabulary_is_refused_with_the_range(token_id):
-    with pytest.raises(InvalidSamplingParamsError, match="from 0 to 99"):
-        SamplingParams(stop_token_ids=[token_id]).check_vocabulary(100)
+@pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logit_bias"])
+def test_trap_20_token_id_outside_the_vocabulary_is_refused_with_the_range(name, token_id):
+    value: Any = {token_id: 1.0} if name == "logit_bias" else [token_id]
+    with pytest.raises(InvalidSamplingParamsError, match=f"{name}={token_id} .* from 0 to 99"):
+        SamplingParams(**{name: value}).check_vocabulary(100)
+
+
+def test_trap_25_every_odd_value_has_a_defined_answer():
+    odds: tuple[dict[str, Any], ...] = ({"max_tokens": 0}, {"n": 0}, {"temperature": math.nan}, {"top_k": -5})
+    for odd in odds:
+        with pytest.raises(InvalidSamplingParamsError):
+            SamplingParams(**odd)
+    assert SamplingParams(max_tokens=None).max_tokens is None
+    assert SamplingParams(top_k=-1).top_k == -1
+
+
+def test_split_gives_each_answer_a_seed_of_its_own():
+    assert [one.seed for one in SamplingParams(n=3, seed=7).split()] == [7, 8, 9]
+    assert [one.seed for one in SamplingParams(n=2, seed=2**63 - 1).split()] == [2**63 - 1, 0]
+    assert [(one.n, one.seed) for one in SamplingParams(n=2).split()] == [(1, None), (1, None)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,10 @@ from tqdm import tqdm
 
 from workbench import errors
 from workbench.config import DEFAULT_MODEL, EngineConfig, prepare_process
-from workbench.engine.messages import Event, RequestFinished, TokenEvent
+from workbench.engine.messages import Event, RequestFinished, TokenEvent, TokenLogprobs
 from workbench.engine.service import EngineService
 from workbench.errors import ConfigurationError, EngineError, InvalidPromptError
-from workbench.outputs import CompletionOutput, RequestOutput
+from workbench.outputs import CompletionOutput, Logprob, Logprobs, RequestOutput
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import FinishReason
 
@@ -27,13 +27,29 @@ PROGRESS_FROM = 8
 
 @dataclass
 class _Pending:
-    """One prompt whose answer is still coming."""
+    """One answer that is still coming."""
 
-    index: int
-    prompt: str | None
-    prompt_token_ids: tuple[int, ...]
+    prompt_index: int
+    answer_index: int
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+
+
+@dataclass
+class _Prompt:
+    """One prompt and the answers that are there."""
+
+    prompt: str | None
+    token_ids: tuple[int, ...]
+    num_answers: int
+    request_id: str = ""
+    answers: dict[int, CompletionOutput] = field(default_factory=dict)
+    prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.answers) == self.num_answers
 
 
 class LLM:
@@ -75,6 +91,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: Sequence[int] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer prompts, all of them batched together; results come in the order of the prompts.
@@ -82,6 +99,7 @@ class LLM:
         Args:
             prompts: one prompt or a list; a prompt is a string or a list of token ids.
             sampling_params: one for all, or one per prompt.
+            priority: one number per prompt; lower runs first, where the policy looks at it.
             use_tqdm: draw a progress bar for long lists.
 
         Raises:
@@ -89,7 +107,11 @@ class LLM:
             EngineError: a request failed inside the engine.
         """
         prompt_list: list[Prompt] = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
-        return self._run(prompt_list, _one_each(sampling_params, len(prompt_list)), use_tqdm)
+        if priority is not None and len(priority) != len(prompt_list):
+            raise ConfigurationError(
+                f"{len(priority)} priorities for {len(prompt_list)} prompts: give one per prompt, or none"
+            )
+        return self._run(prompt_list, _one_each(sampling_params, len(prompt_list)), priority, use_tqdm)
 
     def chat(
         self,
@@ -108,7 +130,7 @@ class LLM:
         is_single = bool(messages) and isinstance(messages[0], Mapping)
         conversations: list[Messages] = [messages] if is_single else list(messages)  # type: ignore[list-item, arg-type]
         prompts: list[Prompt] = [self._service.tokenizer.encode_chat(conversation) for conversation in conversations]
-        return self._run(prompts, _one_each(sampling_params, len(prompts)), use_tqdm)
+        return self._run(prompts, _one_each(sampling_params, len(prompts)), None, use_tqdm)
 
     def close(self) -> None:
         """Stop the engine. Safe to call twice."""
@@ -120,53 +142,87 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _run(self, prompts: list[Prompt], params: list[SamplingParams], use_tqdm: bool) -> list[RequestOutput]:
+    def _run(
+        self,
+        prompts: list[Prompt],
+        params: list[SamplingParams],
+        priorities: Sequence[int] | None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
         """Keep the engine full until every prompt is answered; on an error, abort what is left."""
         config = self._service.config
         most_open = config.max_num_seqs + config.max_num_waiting
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        entries = [self._entry(prompt, one.n) for prompt, one in zip(prompts, params, strict=True)]
+        todo = ((p, a, one) for p, many in enumerate(params) for a, one in enumerate(many.split()))
         pending: dict[str, _Pending] = {}
-        results: dict[int, RequestOutput] = {}
-        todo = iter(enumerate(zip(prompts, params, strict=True)))
         bar = tqdm(total=len(prompts), unit="prompt", disable=not use_tqdm or len(prompts) < PROGRESS_FROM)
         try:
-            while len(results) < len(prompts):
+            while not all(entry.is_complete for entry in entries):
                 while len(pending) < most_open and (item := next(todo, None)) is not None:
-                    index, (prompt, one) = item
-                    entry = self._entry(index, prompt)
-                    pending[self._service.submit(entry.prompt_token_ids, one, events.put)] = entry
-                output = _take(events.get(), pending)
-                if output is not None:
-                    index, result = output
-                    results[index] = result
-                    bar.update()
+                    prompt_index, answer_index, one = item
+                    entry = entries[prompt_index]
+                    priority = 0 if priorities is None else priorities[prompt_index]
+                    request_id = self._service.submit(entry.token_ids, one, events.put, priority=priority)
+                    entry.request_id = entry.request_id or request_id
+                    pending[request_id] = _Pending(prompt_index, answer_index)
+                bar.update(self._take(events.get(), pending, entries))
         finally:
             bar.close()
             for request_id in pending:
                 self._service.abort(request_id)
-        return [results[index] for index in range(len(prompts))]
+        return [_result(entry) for entry in entries]
 
-    def _entry(self, index: int, prompt: Prompt) -> _Pending:
+    def _entry(self, prompt: Prompt, num_answers: int) -> _Prompt:
         if isinstance(prompt, str):
-            return _Pending(index, prompt, tuple(self._service.tokenizer.encode(prompt)))
-        return _Pending(index, None, tuple(prompt))
+            return _Prompt(prompt, tuple(self._service.tokenizer.encode(prompt)), num_answers)
+        return _Prompt(None, tuple(prompt), num_answers)
+
+    def _take(self, event: Event, pending: dict[str, _Pending], entries: list[_Prompt]) -> int:
+        """Add an event to its answer; return 1 when it completes a prompt, else 0."""
+        answer = pending[event.request_id]
+        answer.texts.append(event.text)
+        if isinstance(event, TokenEvent):
+            answer.token_ids.extend(event.token_ids)
+            if event.logprobs is not None:
+                answer.logprobs = [*(answer.logprobs or ()), *event.logprobs]
+            return 0
+        del pending[event.request_id]
+        if event.finish_reason is FinishReason.ERROR:
+            raise _as_exception(event)
+        entry = entries[answer.prompt_index]
+        entry.answers[answer.answer_index] = CompletionOutput(
+            answer.answer_index,
+            "".join(answer.texts),
+            tuple(answer.token_ids),
+            event.finish_reason,
+            event.stop_reason,
+            None if answer.logprobs is None else self._logprobs(answer.logprobs),
+            event.metrics,
+        )
+        if event.prompt_logprobs is not None:
+            entry.prompt_logprobs = (None, *self._logprobs(event.prompt_logprobs))
+        return int(entry.is_complete)
+
+    def _logprobs(self, found: Iterable[TokenLogprobs]) -> Logprobs:
+        """In vLLM's shape: the most likely tokens and the chosen one, by token id."""
+        decode = self._service.tokenizer.decode
+
+        def one(token_id: int, logprob: float, rank: int) -> Logprob:
+            return Logprob(logprob, rank, decode([token_id], skip_special_tokens=False))
+
+        return tuple(
+            {token_id: one(token_id, logprob, rank) for rank, (token_id, logprob) in enumerate(position.top, start=1)}
+            | {position.token_id: one(position.token_id, position.logprob, position.rank)}
+            for position in found
+        )
 
 
-def _take(event: Event, pending: dict[str, _Pending]) -> tuple[int, RequestOutput] | None:
-    """Add an event to its prompt; return index and result when it was the last one."""
-    entry = pending[event.request_id]
-    entry.texts.append(event.text)
-    if isinstance(event, TokenEvent):
-        entry.token_ids.extend(event.token_ids)
-        return None
-    del pending[event.request_id]
-    if event.finish_reason is FinishReason.ERROR:
-        raise _as_exception(event)
-    completion = CompletionOutput(
-        0, "".join(entry.texts), tuple(entry.token_ids), event.finish_reason, event.stop_reason
-    )
-    result = RequestOutput(event.request_id, entry.prompt, entry.prompt_token_ids, (completion,), event.metrics)
-    return entry.index, result
+def _result(entry: _Prompt) -> RequestOutput:
+    answers = tuple(entry.answers[index] for index in range(entry.num_answers))
+    metrics = answers[0].metrics
+    assert metrics is not None
+    return RequestOutput(entry.request_id, entry.prompt, entry.token_ids, answers, metrics, entry.prompt_logprobs)
 
 
 def _as_exception(event: RequestFinished) -> Exception:

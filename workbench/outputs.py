@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workbench.telemetry.records import FinishReason, RequestMetrics
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """Log-probability of one token at one position."""
+
+    logprob: float
+    rank: int
+    """1 for the most likely token."""
+    decoded_token: str
+
+
+Logprobs = tuple[dict[int, Logprob], ...]
+"""Per position: token id → log-probability; the chosen token is always among them."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +30,8 @@ class CompletionOutput:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stop_reason: str | int | None = None
+    logprobs: Logprobs | None = None
+    metrics: RequestMetrics | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -28,4 +44,7 @@ class RequestOutput:
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
     metrics: RequestMetrics
+    """Of the first answer."""
+    prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
+    """One per prompt token; None for the first, which nothing predicts."""
     finished: bool = True

@@ -18,6 +18,8 @@ def plain_support(logits, params):
     """Token ids that may be sampled from one row, by the textbook definition."""
     order = sorted(range(len(logits)), key=lambda i: -logits[i])
     scaled = np.array([logits[i] / params.temperature for i in order], dtype=np.float64)
+    if params.min_p > 0:
+        scaled[scaled < scaled[0] + np.log(params.min_p)] = -np.inf
     if params.top_k > 0:
         scaled[scaled < scaled[min(params.top_k, len(order)) - 1]] = -np.inf
     probs = np.exp(scaled - scaled[0])
@@ -50,6 +52,9 @@ def test_trap_26_temperature_zero_is_greedy_whatever_else_is_set():
         SamplingParams(temperature=1.5, top_k=3),
         SamplingParams(temperature=0.9, top_p=0.6),
         SamplingParams(temperature=1.2, top_k=5, top_p=0.8),
+        SamplingParams(temperature=1.0, min_p=0.3),
+        SamplingParams(temperature=2.0, min_p=0.1, top_k=6, top_p=0.7),
+        SamplingParams(temperature=1.0, min_p=1.0),
         SamplingParams(temperature=1.0, top_k=1),
         SamplingParams(temperature=1.0, top_p=1e-9),
     ],
@@ -70,7 +75,7 @@ def test_samples_follow_the_filtered_distribution(params):
 
 def test_row_draws_the_same_token_alone_and_in_a_mixed_batch():
     generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(6, 3000, generator=generator)
+    logits = torch.randn(8, 3000, generator=generator)
     params = [
         SamplingParams(temperature=1.0),
         SamplingParams(temperature=0),
@@ -78,11 +83,13 @@ def test_row_draws_the_same_token_alone_and_in_a_mixed_batch():
         SamplingParams(temperature=2.0, top_p=0.99),
         SamplingParams(temperature=3.0, top_k=2000, top_p=0.999),
         SamplingParams(temperature=5.0, top_p=0.999),
+        SamplingParams(temperature=9.0, min_p=0.001),
+        SamplingParams(temperature=9.0, min_p=0.4, top_p=0.5),
     ]
-    seeds, positions = [11, 12, 13, 14, 15, 16], [0, 3, 9, 1, 0, 77]
+    seeds, positions = [11, 12, 13, 14, 15, 16, 17, 18], [0, 3, 9, 1, 0, 77, 5, 6]
     together = draw(logits, params, seeds, positions)
 
-    alone = [draw(logits[i : i + 1], [params[i]], [seeds[i]], [positions[i]])[0] for i in range(6)]
+    alone = [draw(logits[i : i + 1], [params[i]], [seeds[i]], [positions[i]])[0] for i in range(8)]
     backwards = draw(logits.flip(0), params[::-1], seeds[::-1], positions[::-1])[::-1]
 
     assert together == alone == backwards
@@ -95,6 +102,14 @@ def test_filter_that_keeps_more_than_the_candidates_falls_back_to_the_whole_voca
     tokens = {draw(logits, [params], [seed], [0])[0] for seed in seeds}
 
     assert len(tokens) > 350  # 1,024 candidates of 5,000 equal ones would repeat far more often
+
+
+def test_min_p_that_keeps_more_than_the_candidates_still_lets_top_p_cut_by_the_whole_mass():
+    logits = torch.cat((torch.ones(1), torch.zeros(4999))).unsqueeze(0)
+    params = SamplingParams(temperature=1.0, min_p=0.1, top_p=0.5)
+    tokens = {draw(logits, [params], [seed], [0])[0] for seed in range(600)}
+
+    assert len(tokens) > 450  # half of 5,000 near-equal tokens; half of the candidates would be 512
 
 
 def test_equal_logits_at_the_top_k_boundary_are_all_kept():

@@ -93,6 +93,8 @@ class EngineCore:
             arrival_index=self._num_arrived,
             arrival_time_s=command.arrival_time_s,
             seed=seed,
+            priority=command.priority,
+            bad_word_ids=command.bad_word_ids,
             text=OutputText(self.loaded.tokenizer, params.stop_texts, params.skip_special_tokens),
         )
         self._num_arrived += 1
@@ -149,7 +151,8 @@ class EngineCore:
             entry = self._open[request_id]
             entry.latency.on_tokens(now_s, len(token_ids))
             text = entry.request.text.take() if entry.request.text is not None else ""
-            events.append(TokenEvent(request_id, plan.step_id, token_ids, text, entry.request.num_output_tokens))
+            logprobs, count = result.new_logprobs.get(request_id), entry.request.num_output_tokens
+            events.append(TokenEvent(request_id, plan.step_id, token_ids, text, count, logprobs))
         events += [self._end(request, now_s) for request in result.finished]
         return tuple(events)
 
@@ -158,6 +161,7 @@ class EngineCore:
         assert request.finish_reason is not None
         self._ended.append(request)
         latency = self._open.pop(request.request_id).latency
+        wants_prompt_logprobs = request.sampling_params.prompt_logprobs is not None
         return RequestFinished(
             request_id=request.request_id,
             finish_reason=request.finish_reason,
@@ -166,6 +170,7 @@ class EngineCore:
             stop_reason=request.stop_reason,
             error=None if request.error is None else str(request.error) or type(request.error).__name__,
             error_type=None if request.error is None else type(request.error).__name__,
+            prompt_logprobs=tuple(request.prompt_logprobs) if wants_prompt_logprobs else None,
         )
 
     def _recover(self, plan: SchedulerOutput, error: Exception) -> tuple[Event, ...]:

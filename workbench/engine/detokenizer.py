@@ -89,9 +89,16 @@ class OutputText:
         self._certain: list[str] = []
         self._is_stopped = False
 
-    def push(self, token_id: int) -> str | None:
-        """Take one token; return the stop text that it completed, if any."""
-        return self._match(self._detokenizer.push(token_id))
+    def push(self, token_id: int, may_stop: bool = True) -> str | None:
+        """Take one token; return the stop text that it completed, if any.
+
+        Text of tokens that may not stop (min_tokens) is certain at once and never part of a stop text.
+        """
+        text = self._detokenizer.push(token_id)
+        if may_stop:
+            return self._match(text)
+        self._certain.append(text)
+        return None
 
     def flush(self) -> None:
         """Release what was held back, unless a stop text has ended the output."""

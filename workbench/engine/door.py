@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from workbench.engine.messages import ServiceState, ServiceStatus
-from workbench.errors import EngineStoppedError, InvalidPromptError, PromptTooLongError, QueueFullError
+from workbench.errors import (
+    EngineStoppedError,
+    InvalidPromptError,
+    InvalidSamplingParamsError,
+    PromptTooLongError,
+    QueueFullError,
+)
 from workbench.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from workbench.models.tokenizer import Tokenizer
 
 _REMEDY = {
     ServiceState.LOADING: "wait until the model is loaded",
@@ -32,6 +42,30 @@ def check_room_in_queue(num_open: int, limit: int) -> None:
         )
 
 
+def encode_bad_words(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Return every token sequence that spells a bad word: at the start of a text, and inside one."""
+    spellings = dict.fromkeys(
+        tuple(tokenizer.encode(prefix + text.lstrip(), add_special_tokens=False))
+        for text in texts
+        for prefix in ("", " ")
+    )
+    return tuple(spellings)
+
+
+def check_leaves_a_token(params: SamplingParams, bad_word_ids: Sequence[Sequence[int]], eos: Iterable[int]) -> None:
+    """Raise InvalidSamplingParamsError when the allowed ids, minus what is forbidden, are none."""
+    if params.allowed_token_ids is None:
+        return
+    cut = {word[0] for word in bad_word_ids if len(word) == 1}
+    if params.min_tokens:
+        cut.update(eos, params.stop_ids)
+    if not set(params.allowed_token_ids) - cut:
+        raise InvalidSamplingParamsError(
+            f"allowed_token_ids={params.allowed_token_ids!r} leaves no token beside bad_words and min_tokens="
+            f"{params.min_tokens}: allow at least one more"
+        )
+
+
 def check_request(prompt_token_ids: Sequence[int], params: SamplingParams, status: ServiceStatus) -> None:
     """Refuse what could never be served.
 
@@ -48,7 +82,16 @@ def check_request(prompt_token_ids: Sequence[int], params: SamplingParams, statu
             raise InvalidPromptError(
                 f"prompt token id {token_id!r} is not in the vocabulary: ids go from 0 to {status.vocab_size - 1}"
             )
+    if params.n != 1:
+        raise InvalidSamplingParamsError(
+            f"n={params.n}: one request has one answer here; send params.split(), as LLM.generate does"
+        )
     params.check_vocabulary(status.vocab_size)
+    if params.min_tokens > status.max_model_len - length:
+        raise InvalidSamplingParamsError(
+            f"min_tokens={params.min_tokens} does not fit beside {length:,} prompt tokens in a context of "
+            f"{status.max_model_len:,}: give at most {max(0, status.max_model_len - length):,}"
+        )
     if length >= status.max_model_len:
         raise PromptTooLongError(
             f"the prompt has {length:,} tokens and the context holds {status.max_model_len:,}, at least one of them "

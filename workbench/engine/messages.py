@@ -14,12 +14,16 @@ from workbench.telemetry.records import BlockStatus, FinishReason, RequestMetric
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Queue one request. The ids were checked at the door."""
+    """Queue one request. Everything in it was checked at the door."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling_params: SamplingParams
     arrival_time_s: float
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    """The bad words of the parameters as token sequences."""
+    priority: int = 0
+    """Lower runs first, where the scheduling policy looks at it."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -38,6 +42,17 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True):
 Command = Submit | Abort | SetLimits
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of one token and of the most likely ones at its position."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 for the most likely token."""
+    top: tuple[tuple[int, float], ...]
+    """(token id, log-probability) of the most likely tokens, best first."""
+
+
 class TokenEvent(msgspec.Struct, frozen=True, tag=True):
     """New tokens of one request. `text` is what became certain; it may lag behind the tokens."""
 
@@ -46,6 +61,8 @@ class TokenEvent(msgspec.Struct, frozen=True, tag=True):
     token_ids: tuple[int, ...]
     text: str
     num_output_tokens: int
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One for each token, when asked for."""
 
 
 class RequestFinished(msgspec.Struct, frozen=True, tag=True):
@@ -61,6 +78,8 @@ class RequestFinished(msgspec.Struct, frozen=True, tag=True):
     error: str | None = None
     error_type: str | None = None
     """Class name in `workbench.errors`, when finish_reason is `error`."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One for each prompt token but the first, when asked for."""
 
 
 Event = TokenEvent | RequestFinished

@@ -7,10 +7,16 @@ from typing import Protocol
 import torch
 
 from kernels.ops import AttentionMetadata
-from workbench.engine.batch import build_batch
+from workbench.engine.batch import ForwardBatch, build_batch
+from workbench.engine.logit_rules import apply_rules
+from workbench.engine.logprobs import compute_logprobs
+from workbench.engine.messages import TokenLogprobs
 from workbench.engine.sampler import SamplingBatch, sample
 from workbench.engine.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from workbench.models.config import ModelConfig
+
+PROMPT_LOGPROBS_ROWS = 64
+"""Prompt rows whose logits are in memory at once."""
 
 KVCache = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -42,9 +48,16 @@ class ModelRunner:
             return ModelRunnerOutput()
         batch = build_batch(plan, self._block_size)
         hidden = self._model.forward(batch.token_ids, batch.metadata, self._kv_caches)
+        prompt_logprobs = self._prompt_logprobs(plan, batch, hidden)
         if not batch.sampled:
-            return ModelRunnerOutput()
+            return ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
         logits = self._model.compute_logits(hidden[batch.sampled_rows])
+        reported = [row for row, item in enumerate(batch.sampled) if item.sampling_params.logprobs is not None]
+        raw_logits = logits[reported]
+        constrained = [row for row, item in enumerate(batch.sampled) if item.rules is not None]
+        if constrained:
+            logits = logits.clone()
+            apply_rules(logits, [(row, rules) for row in constrained if (rules := batch.sampled[row].rules)])
         sampling = SamplingBatch.build(
             params=[item.sampling_params for item in batch.sampled],
             seeds=[item.seed for item in batch.sampled],
@@ -52,9 +65,30 @@ class ModelRunner:
             vocab_size=self._vocab_size,
         )
         token_ids = sample(logits, sampling).tolist()
+        counts = [batch.sampled[row].sampling_params.logprobs or 0 for row in reported]
+        logprobs = compute_logprobs(raw_logits, [token_ids[row] for row in reported], counts)
         return ModelRunnerOutput(
-            {item.request_id: (token_id,) for item, token_id in zip(batch.sampled, token_ids, strict=True)}
+            {item.request_id: (token_id,) for item, token_id in zip(batch.sampled, token_ids, strict=True)},
+            {batch.sampled[row].request_id: (one,) for row, one in zip(reported, logprobs, strict=True)},
+            prompt_logprobs,
         )
+
+    def _prompt_logprobs(
+        self, plan: SchedulerOutput, batch: ForwardBatch, hidden: torch.Tensor
+    ) -> dict[str, tuple[TokenLogprobs, ...]]:
+        """Log-probabilities of the plan's prompt targets, a slice at a time to bound the memory of logits."""
+        results: dict[str, tuple[TokenLogprobs, ...]] = {}
+        for item, start in zip(plan.scheduled, batch.metadata.query_start.tolist(), strict=False):
+            found: list[TokenLogprobs] = []
+            for offset in range(0, len(item.prompt_targets), PROMPT_LOGPROBS_ROWS):
+                targets = item.prompt_targets[offset : offset + PROMPT_LOGPROBS_ROWS]
+                first = start + item.first_target_row + offset
+                logits = self._model.compute_logits(hidden[first : first + len(targets)])
+                count = item.sampling_params.prompt_logprobs or 0
+                found += compute_logprobs(logits, targets, [count] * len(targets))
+            if found:
+                results[item.request_id] = tuple(found)
+        return results
 
     def release(self) -> None:
         """Let go of the KV storage."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from workbench.engine.messages import TokenLogprobs
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import FinishReason, RequestStatus
 
@@ -17,8 +18,8 @@ from workbench.telemetry.records import FinishReason, RequestStatus
 class TextStream(Protocol):
     """Turns tokens into text as they come and watches for stop texts."""
 
-    def push(self, token_id: int) -> str | None:
-        """Take one token; return the stop text that it completed, if any."""
+    def push(self, token_id: int, may_stop: bool = True) -> str | None:
+        """Take one token; return the stop text that it completed, if any and if it may stop."""
 
     def flush(self) -> None:
         """Release what was held back: no more tokens will come."""
@@ -39,7 +40,9 @@ class Request:
         arrival_index: int = 0,
         arrival_time_s: float = 0.0,
         seed: int = 0,
+        priority: int = 0,
         text: TextStream | None = None,
+        bad_word_ids: Sequence[Sequence[int]] = (),
     ) -> None:
         """`arrival_index` orders requests; `seed` drives sampling when the parameters give none."""
         self.request_id = request_id
@@ -47,7 +50,11 @@ class Request:
         self.arrival_index = arrival_index
         self.arrival_time_s = arrival_time_s
         self.seed = seed if sampling_params.seed is None else sampling_params.seed
+        self.priority = priority
         self.text = text
+        self.bad_word_ids = tuple(tuple(word) for word in bad_word_ids)
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        """Of prompt tokens 1, 2, …, as far as they are computed; kept through preemptions."""
         self.status = RequestStatus.WAITING
         self.token_ids: list[int] = list(prompt_token_ids)
         """Prompt and output so far; a preempted request recomputes all of them."""

@@ -1,4 +1,4 @@
-"""Logits to tokens, vectorized over the batch: greedy, temperature, top-k, top-p.
+"""Logits to tokens, vectorized over the batch: greedy, temperature, min-p, top-k, top-p.
 
 A function of tensors with no state. Every row is treated by itself, so a request's tokens do not
 depend on its neighbours. Sampling draws one uniform number per row and inverts the cumulative
@@ -8,7 +8,7 @@ distribution; the number comes from (seed, output position), see `random_numbers
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ class SamplingBatch:
     top_k: np.ndarray
     """Vocabulary size where all tokens are kept."""
     top_p: np.ndarray
+    min_p: np.ndarray
     uniforms: np.ndarray
     """float64 in [0, 1): the one random number of each row."""
 
@@ -41,6 +42,7 @@ class SamplingBatch:
             temperature=np.array([p.temperature for p in params], dtype=np.float64),
             top_k=np.array([min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in params]),
             top_p=np.array([p.top_p for p in params], dtype=np.float64),
+            min_p=np.array([p.min_p for p in params], dtype=np.float64),
             uniforms=uniform(np.array(seeds, dtype=np.uint64), np.array(positions, dtype=np.int64), Purpose.SAMPLE),
         )
 
@@ -48,8 +50,8 @@ class SamplingBatch:
 def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """Return one token id per row, int64 [S]. Temperature 0 is greedy whatever else is set.
 
-    Order of filters as in vLLM and Hugging Face: temperature, top-k, top-p. The token that crosses
-    the top-p threshold is kept; of equal logits at the top-k boundary all are kept.
+    Order of filters as in vLLM: temperature, min-p, top-k, top-p. The token that crosses the top-p
+    threshold is kept; of equal logits at the top-k boundary all are kept.
 
     Args:
         logits: float32 [S, vocab].
@@ -60,7 +62,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     if not is_random.any():
         return tokens
     vocab_size = logits.shape[-1]
-    is_cut = (batch.top_k < vocab_size) | (batch.top_p < 1)
+    is_cut = (batch.top_k < vocab_size) | (batch.top_p < 1) | (batch.min_p > 0)
     for rows, draw in (
         (np.flatnonzero(is_random & ~is_cut), _draw_from_all),
         (np.flatnonzero(is_random & is_cut), _draw_from_best),
@@ -72,7 +74,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
 
 
 def _take(batch: SamplingBatch, rows: np.ndarray) -> SamplingBatch:
-    return SamplingBatch(batch.temperature[rows], batch.top_k[rows], batch.top_p[rows], batch.uniforms[rows])
+    return SamplingBatch(*(getattr(batch, field.name)[rows] for field in fields(SamplingBatch)))
 
 
 def _scaled(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
@@ -88,7 +90,7 @@ def _draw_from_all(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
 
 
 def _draw_from_best(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-    """Sample from what top-k and top-p leave, looking at the best candidates only where they do."""
+    """Sample from what min-p, top-k and top-p leave, looking at the best candidates only where they do."""
     scaled = _scaled(logits, batch)
     total = scaled.exp().sum(dim=-1)
     num_candidates = min(NUM_CANDIDATES, logits.shape[-1])
@@ -106,7 +108,7 @@ def _draw_from_best(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
 def _filter(
     values: torch.Tensor, total: torch.Tensor, batch: SamplingBatch, vocab_size: int
 ) -> tuple[torch.Tensor, np.ndarray]:
-    """Weights [S, C] of sorted candidates after top-k and top-p, zero where cut.
+    """Weights [S, C] of sorted candidates after min-p, top-k and top-p, zero where cut.
 
     Also returns, per row, whether the candidates hold everything that the filters keep.
 
@@ -120,15 +122,21 @@ def _filter(
     top_k = torch.from_numpy(np.minimum(batch.top_k, count)).unsqueeze(1)
     has_top_k = torch.from_numpy(batch.top_k < vocab_size).unsqueeze(1)
     boundary = values.gather(1, top_k - 1)
-    weights = values.exp().masked_fill(has_top_k & (values < boundary), 0.0)
-    mass = torch.where(has_top_k.squeeze(1), weights.sum(dim=-1), total).unsqueeze(1)
+    has_min_p = torch.from_numpy(batch.min_p > 0).unsqueeze(1)
+    likely = values.exp()
+    weights = likely.masked_fill(has_top_k & (values < boundary), 0.0)
+    weights = weights.masked_fill(likely < torch.from_numpy(batch.min_p).unsqueeze(1), 0.0)
+    mass = torch.where((has_top_k | has_min_p).squeeze(1), weights.sum(dim=-1), total).unsqueeze(1)
     before = weights.cumsum(dim=-1) - weights
     threshold = torch.from_numpy(batch.top_p).unsqueeze(1) * mass
     has_top_p = torch.from_numpy(batch.top_p < 1).unsqueeze(1)  # at top_p = 1 rounding must not cut anything
     kept = weights.masked_fill(has_top_p & (before >= threshold), 0.0)
+    if count == vocab_size:
+        return kept, np.ones(len(kept), dtype=bool)
+    # The mass that top-p looks at is only right when the candidates hold all that the others keep.
     holds_top_k = (batch.top_k <= count) | (batch.top_k == vocab_size)
-    is_complete = (kept[:, -1] == 0).numpy() & holds_top_k if count < vocab_size else np.ones(len(kept), dtype=bool)
-    return kept, is_complete
+    holds_min_p = (batch.min_p == 0) | (likely[:, -1].numpy() < batch.min_p) | (batch.top_k <= count)
+    return kept, (kept[:, -1] == 0).numpy() & holds_top_k & holds_min_p
 
 
 def _invert(weights: torch.Tensor, uniforms: np.ndarray) -> torch.Tensor:

@@ -14,10 +14,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.messages import TokenLogprobs
 from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.request import Request
+from workbench.engine.row_rules import RowRules
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.errors import KVCacheExhaustedError
 from workbench.telemetry.records import Decision, Explanation, FinishReason, Reason, RequestStatus
@@ -31,6 +34,7 @@ class StepResult:
     """What a step changed for the outside: new tokens per request, and requests that ended."""
 
     new_token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    new_logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     finished: tuple[Request, ...] = ()
 
 
@@ -250,7 +254,33 @@ class Scheduler:
             sampling_params=request.sampling_params,
             seed=request.seed,
             output_position=request.num_output_tokens,
+            rules=self._rules_of(request) if end == request.num_tokens else None,
+            **self._prompt_targets(request, start, end),
         )
+
+    def _rules_of(self, request: Request) -> RowRules | None:
+        """What constrains the next token of a request; None when nothing does."""
+        params = request.sampling_params
+        is_held = request.num_output_tokens < params.min_tokens
+        if not (is_held or params.needs_context or params.logit_bias or params.allowed_token_ids is not None):
+            return None
+        return RowRules(
+            params,
+            context=tuple(request.token_ids) if params.needs_context else (),
+            num_prompt_tokens=request.num_prompt_tokens,
+            held_back_ids=tuple(sorted({*self.eos_token_ids, *params.stop_ids})) if is_held else (),
+            bad_word_ids=request.bad_word_ids,
+        )
+
+    @staticmethod
+    def _prompt_targets(request: Request, start: int, end: int) -> dict[str, Any]:
+        """Prompt tokens that rows start … end - 1 predict and that are not reported yet."""
+        if request.sampling_params.prompt_logprobs is None:
+            return {}
+        first = max(start, len(request.prompt_logprobs))
+        last = min(end, request.num_prompt_tokens - 1)
+        targets = tuple(request.token_ids[first + 1 : last + 1])
+        return {"prompt_targets": targets, "first_target_row": first - start}
 
     # -------------------------------------------------------------------------------- update
 
@@ -262,6 +292,7 @@ class Scheduler:
         finished = list(self._failed_in_plan)
         self._failed_in_plan = []
         new_token_ids: dict[str, tuple[int, ...]] = {}
+        new_logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
         for item in plan.scheduled:
             request = self.requests.get(item.request_id)
             if request is None or request.status is not RequestStatus.RUNNING:
@@ -270,12 +301,16 @@ class Scheduler:
                 continue  # preempted and admitted again: this is a result of its former life
             request.num_computed_tokens += item.num_tokens
             self.kv_cache.commit(request.request_id, request.num_computed_tokens, item.num_tokens)
+            request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
             if item.samples:
-                new_token_ids[request.request_id] = self._append(request, output.token_ids[request.request_id])
+                appended = self._append(request, output.token_ids[request.request_id])
+                new_token_ids[request.request_id] = appended
+                if request.request_id in output.logprobs:
+                    new_logprobs[request.request_id] = output.logprobs[request.request_id][: len(appended)]
             if request.finish_reason is not None:
                 self._finish(request, RequestStatus.FINISHED, request.finish_reason)
                 finished.append(request)
-        return StepResult(new_token_ids, tuple(finished))
+        return StepResult(new_token_ids, new_logprobs, tuple(finished))
 
     def _append(self, request: Request, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """Append sampled tokens up to the first that ends the request; return those appended."""
@@ -289,7 +324,8 @@ class Scheduler:
     def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
         """Whether this token, the last one appended, ends the request, and why."""
         params = request.sampling_params
-        stop_text = request.text.push(token_id) if request.text is not None else None
+        may_stop = request.num_output_tokens > params.min_tokens
+        stop_text = request.text.push(token_id, may_stop) if request.text is not None else None
         if token_id in self.eos_token_ids and not params.ignore_eos:
             return FinishReason.STOP
         if token_id in params.stop_ids:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from workbench.engine.messages import TokenLogprobs
+from workbench.engine.row_rules import RowRules
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import Explanation
 
@@ -30,6 +32,12 @@ class ScheduledRequest:
     seed: int
     output_position: int
     """Index in the output of the token to be sampled; with the seed it fixes the random numbers."""
+    rules: RowRules | None = None
+    """What constrains the token to be sampled, None when nothing does."""
+    prompt_targets: tuple[int, ...] = ()
+    """Prompt tokens whose log-probabilities are wanted from this step's rows."""
+    first_target_row: int = 0
+    """Row of the share that predicts the first of them; the others follow."""
 
     @property
     def num_tokens(self) -> int:
@@ -59,3 +67,7 @@ class ModelRunnerOutput:
     """What `execute()` found: sampled tokens of each request whose plan says `samples`."""
 
     token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    """Of the sampled tokens, for requests that ask."""
+    prompt_logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    """Of the plan's prompt targets."""

@@ -16,7 +16,13 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.config import LIVE_FIELDS, EngineConfig
-from workbench.engine.door import check_is_ready, check_request, check_room_in_queue
+from workbench.engine.door import (
+    check_is_ready,
+    check_leaves_a_token,
+    check_request,
+    check_room_in_queue,
+    encode_bad_words,
+)
 from workbench.engine.messages import (
     Abort,
     BlockDetails,
@@ -121,7 +127,12 @@ class EngineService:
     # ----------------------------------------------------------------------------- requests
 
     def submit(
-        self, prompt: str | Sequence[int], params: SamplingParams, on_event: Listener, request_id: str | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        on_event: Listener,
+        request_id: str | None = None,
+        priority: int = 0,
     ) -> str:
         """Queue a request and return its id.
 
@@ -131,6 +142,7 @@ class EngineService:
             on_event: gets the request's events in order, the last one a RequestFinished. Runs in
                 the engine thread.
             request_id: a name of one's own; it must not be in use.
+            priority: lower runs first, where the scheduling policy looks at it.
 
         Raises:
             RequestRejectedError: it can never be served, or too many requests are open.
@@ -139,12 +151,14 @@ class EngineService:
         check_is_ready(self._status)
         prompt_token_ids = tuple(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else tuple(prompt)
         check_request(prompt_token_ids, params, self._status)
+        bad_word_ids = encode_bad_words(self.tokenizer, params.bad_texts)
+        check_leaves_a_token(params, bad_word_ids, self.tokenizer.eos_token_ids)
         with self._gate:
             check_is_ready(self._status)
             check_room_in_queue(len(self._listeners), self.config.max_num_seqs + self.config.max_num_waiting)
             name = self._name(request_id)
             self._listeners[name] = on_event
-            self._put(Submit(name, prompt_token_ids, params, time.monotonic()))
+            self._put(Submit(name, prompt_token_ids, params, time.monotonic(), bad_word_ids, priority))
         return name
 
     def stream(self, prompt: str | Sequence[int], params: SamplingParams, request_id: str | None = None) -> EventStream:
