@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from kernels.ops import load_backend
 from tests.models.tiny_gguf import write_tiny_gguf
+from workbench.bench.reference import ReferenceModel
 from workbench.config import DEFAULT_MODEL, prepare_process
 from workbench.models.default_model import resolve_model_path
 
@@ -30,9 +32,19 @@ def default_model_path() -> Path:
 
 
 @pytest.fixture(scope="session")
+def reference_model(default_model_path: Path) -> ReferenceModel:
+    """transformers on the default model: the oracle. Loading it takes about ten seconds."""
+    return ReferenceModel(default_model_path)
+
+
+@pytest.fixture(scope="session")
 def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama model of a few hundred kilobytes, for tests that need an engine but not its answers."""
-    load_backend("cpu").warm_up()  # compiling takes a while the first time; no test's deadline should pay for it
+    # Compiling takes a while the first time; no test's deadline should pay for it. In a thread of its own,
+    # since OpenMP gives every thread that ran kernels a team, and spins less once there are many.
+    warming = threading.Thread(target=lambda: load_backend("cpu").warm_up())
+    warming.start()
+    warming.join()
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     write_tiny_gguf(path)
     return path

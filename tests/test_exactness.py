@@ -81,10 +81,8 @@ def test_answers_equal_the_reference_when_batched(setting: Setting, golden: Gold
 
 
 @pytest.mark.slow_reference
-def test_recorded_answers_are_still_what_transformers_says(golden: Golden, default_model_path: Path):
+def test_recorded_answers_are_still_what_transformers_says(golden: Golden, reference_model: ReferenceModel):
     """Derived live, one raw and one chat prompt, so that the record cannot drift from its source."""
-    reference = ReferenceModel(default_model_path)
-
     for case in golden.cases:
         if case.name in ("raw_digits", "chat_turns"):
-            assert reference.answer(case.prompt_token_ids, NUM_NEW_TOKENS) == case.answer
+            assert reference_model.answer(case.prompt_token_ids, NUM_NEW_TOKENS) == case.answer

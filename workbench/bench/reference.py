@@ -76,6 +76,12 @@ class ReferenceModel:
         width = max(len(prompt) for prompt in prompts)
         return BatchAnswer(output.sequences[:, width:].tolist(), watch[0].times_s)
 
+    def logits(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Return the logits after each token of one prompt, float32 [T, vocab]."""
+        with torch.inference_mode():
+            logits: torch.Tensor = self._model(torch.tensor([list(token_ids)])).logits[0]
+        return logits
+
     def _generate(self, prompts: list[list[int]], max_tokens: int, **options: Any) -> Any:
         width = max(len(prompt) for prompt in prompts)
         padded = [[self._pad_token_id] * (width - len(prompt)) + prompt for prompt in prompts]
