@@ -19,11 +19,33 @@ HEAD = 'title = "T"\ndescription = "D"\n'
 
 def test_presets_in_the_repository_are_valid_and_default_comes_first():
     presets = load_presets(PRESET_DIRECTORY)
-    assert list(presets) == ["default", "tiny-memory"]
-    assert presets["default"].engine_config().num_blocks == 1024
-    assert presets["default"].engine_config().block_size == 16
-    assert presets["default"].engine_config().max_num_batched_tokens == 512
-    assert presets["tiny-memory"].engine_config().num_blocks == 64
+    assert next(iter(presets)) == "default"
+    assert {"default", "long-context", "many-users", "tiny-memory"} <= set(presets)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_blocks", "block_size", "budget", "max_num_seqs"),
+    [
+        ("default", 1024, 16, 256, 64),
+        ("long-context", 288, 32, 512, 8),
+        ("many-users", 1536, 16, 256, 128),
+        ("tiny-memory", 64, 16, 256, 16),
+    ],
+)
+def test_preset_has_the_sizes_that_its_description_tells(
+    name: str, num_blocks: int, block_size: int, budget: int, max_num_seqs: int
+):
+    preset = load_presets(PRESET_DIRECTORY)[name]
+    config = preset.engine_config()
+    assert (config.num_blocks, config.block_size, config.max_num_seqs) == (num_blocks, block_size, max_num_seqs)
+    assert config.max_num_batched_tokens == budget
+    assert preset.description.startswith((f"{num_blocks:,} blocks of {block_size} tokens", f"{max_num_seqs} requests"))
+
+
+def test_preset_for_long_contexts_holds_one_whole_context_and_a_few_blocks():
+    config = load_presets(PRESET_DIRECTORY)["long-context"].engine_config()
+    assert config.num_blocks is not None
+    assert config.num_blocks * config.block_size == 8192 + 1024
 
 
 def test_preset_overrides_win_over_the_file():
@@ -37,7 +59,7 @@ def test_preset_block_count_gives_way_to_a_byte_budget():
 
 
 def test_preset_is_refused_by_name_with_the_list_of_those_that_exist():
-    with pytest.raises(ConfigurationError, match="'huge' does not exist: choose one of default, tiny-memory"):
+    with pytest.raises(ConfigurationError, match="'huge' does not exist: choose one of default, "):
         select_preset(load_presets(), "huge")
 
 
@@ -53,6 +75,12 @@ def test_preset_is_refused_by_name_with_the_list_of_those_that_exist():
         ("[sampling]\ntemperature = -1.0", r"\[sampling\] temperature=-1.0 is not valid"),
         ("[sampling]\ntemperature = 'hot'", r"\[sampling\] temperature='hot' has the wrong type: give a number"),
         ("[sampling]\nbeams = 2", r"\[sampling\] beams=2 is not a known key"),
+        ("[sampling]\nbad_words = 3", r"\[sampling\] bad_words=3 has the wrong type: give a text or a list"),
+        ("[sampling]\nbad_words = [3]", r"\[sampling\] bad_words=\[3\] is not valid"),
+        ("[sampling]\nmin_p = 1.5", r"\[sampling\] min_p=1.5 is not valid"),
+        ("[sampling]\nlogit_bias = { the = 1 }", r"logit_bias: 'the' is not a token id"),
+        ("[sampling]\nlogit_bias = { 5 = 101 }", r"logit_bias=\{5: 101\} is not valid"),
+        ("[sampling]\nmin_tokens = 9\nmax_tokens = 8", r"mine\.toml: \[sampling\] min_tokens=9 .* which is 8"),
         ("sampling = 3", r"sampling=3 must be a table"),
         ("speed = 3", r"speed=3 is not a known key"),
     ],
@@ -81,3 +109,15 @@ def test_preset_sampling_takes_whole_numbers_for_real_ones_and_one_stop_text(tmp
     preset = read_preset(write(tmp_path, HEAD + "[sampling]\ntemperature = 1\nstop = '###'"))
     assert preset.sampling.temperature == 1
     assert preset.sampling.stop == ("###",)
+
+
+def test_preset_without_max_tokens_lets_an_answer_fill_the_context(tmp_path: Path):
+    preset = read_preset(write(tmp_path, HEAD + "[sampling]\nmin_tokens = 40"))
+    assert (preset.sampling.max_tokens, preset.sampling.min_tokens) == (None, 40)
+
+
+def test_preset_sampling_takes_lists_and_a_table_of_token_ids(tmp_path: Path):
+    body = "[sampling]\nstop = ['a', 'b']\nbad_words = ['c']\nignore_eos = true\nlogit_bias = { 7 = -2.5 }"
+    sampling = read_preset(write(tmp_path, HEAD + body)).sampling
+    assert (sampling.stop, sampling.bad_words, sampling.ignore_eos) == (("a", "b"), ("c",), True)
+    assert sampling.logit_bias == {7: -2.5}

@@ -1,7 +1,9 @@
 """Presets: named engine and sampling settings, read from TOML files and validated.
 
 A preset file holds `title`, `description`, `[engine]` (fields of `EngineConfig`) and `[sampling]`
-(fields of `SamplingParams`). The file's stem is the preset's name.
+(fields of `SamplingParams`). The file's stem is the preset's name. TOML has no null: `max_tokens`
+left out means as many as the context allows, `seed` left out means none; in the table `logit_bias`
+token ids are keys, and keys are text. The page can save such files (`ui.preset_store`).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import dataclasses
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +23,23 @@ from workbench.sampling_params import SamplingParams
 
 PRESET_DIRECTORY: Final = Path(__file__).resolve().parent.parent / "presets"
 DEFAULT_PRESET: Final = "default"
-SAMPLING_FIELDS: Final = ("temperature", "top_p", "top_k", "seed", "max_tokens", "stop")
-"""Sampling settings that a preset may give: those that the page shows."""
+SAMPLING_FIELDS: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "max_tokens",
+    "stop",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "bad_words",
+    "logit_bias",
+    "ignore_eos",
+)
+"""Sampling settings that a preset may give: those that the page shows, in its order."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +99,21 @@ def read_preset(path: Path) -> Preset:
         ConfigurationError: the file is unreadable, not TOML, or holds an unknown key or a wrong value.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"preset {path}: {error}; mend the file or remove it") from error
+    return parse_preset(path, text)
+
+
+def parse_preset(path: Path, text: str) -> Preset:
+    """Validate the text of a preset file; `path` gives its name and stands in the messages.
+
+    Raises:
+        ConfigurationError: the text is not TOML, or holds an unknown key or a wrong value.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"preset {path}: {error}; mend the file or remove it") from error
     _refuse_unknown(path, "", data, ("title", "description", "engine", "sampling"))
     for key in ("title", "description"):
@@ -92,11 +122,23 @@ def read_preset(path: Path) -> Preset:
     for key in ("engine", "sampling"):
         if not isinstance(data.get(key, {}), dict):
             raise ConfigurationError(f"preset {path}: {key}={data[key]!r} must be a table, [{key}]")
-    engine = _check_table(path, "engine", data.get("engine", {}), EngineConfig, _ENGINE_TYPES, tuple(_ENGINE_TYPES))
-    sampling = _check_table(
-        path, "sampling", data.get("sampling", {}), SamplingParams, _SAMPLING_TYPES, SAMPLING_FIELDS
-    )
-    return Preset(path.stem, data["title"], data["description"], engine, SamplingParams(**sampling))
+    engine = data.get("engine", {})
+    _check_table(path, "engine", engine, EngineConfig, _ENGINE_TYPES, tuple(_ENGINE_TYPES))
+    sampling = data.get("sampling", {})
+    _check_table(path, "sampling", sampling, _sampling_params, _SAMPLING_TYPES, SAMPLING_FIELDS)
+    try:
+        return Preset(path.stem, data["title"], data["description"], engine, _sampling_params(**sampling))
+    except WorkbenchError as error:  # values that are right alone and wrong together
+        raise ConfigurationError(f"preset {path}: [sampling] {error}") from error
+
+
+def _sampling_params(**values: Any) -> SamplingParams:
+    """Build sampling parameters from what TOML can say."""
+    bias = values.get("logit_bias", {})
+    if wrong := [key for key in bias if not key.isdecimal()]:
+        raise ConfigurationError(f"logit_bias: {wrong[0]!r} is not a token id: give whole numbers as keys")
+    biased = {"logit_bias": {int(key): value for key, value in bias.items()}}
+    return SamplingParams(**({"max_tokens": None} | values | biased))
 
 
 _ENGINE_TYPES: Final = {
@@ -106,9 +148,14 @@ _SAMPLING_TYPES: Final = typing.get_type_hints(SamplingParams)
 
 
 def _check_table(
-    path: Path, table: str, values: dict[str, Any], owner: type, types_of: dict[str, Any], known: tuple[str, ...]
-) -> dict[str, Any]:
-    """Return `values` once each key is known and each value, tried alone, is accepted by `owner`."""
+    path: Path,
+    table: str,
+    values: dict[str, Any],
+    make: Callable[..., object],
+    types_of: dict[str, Any],
+    known: tuple[str, ...],
+) -> None:
+    """Refuse `values` unless each key is known and each value, tried alone, is accepted by `make`."""
     _refuse_unknown(path, f"[{table}] ", values, known)
     for key, value in values.items():
         if not _fits(value, types_of[key]):
@@ -116,10 +163,9 @@ def _check_table(
                 f"preset {path}: [{table}] {key}={value!r} has the wrong type: give {_type_words(types_of[key])}"
             )
         try:
-            owner(**{key: value})
+            make(**{key: value})
         except WorkbenchError as error:
             raise ConfigurationError(f"preset {path}: [{table}] {error}") from error
-    return values
 
 
 def _refuse_unknown(path: Path, where: str, values: dict[str, Any], known: tuple[str, ...]) -> None:
@@ -141,9 +187,10 @@ _TOML_TYPES: Final[dict[type, tuple[type, ...]]] = {
     int: (int,),
     float: (int, float),
     str: (str,),
-    tuple: (list, str),
+    Sequence: (list,),
+    Mapping: (dict,),
 }
-"""What TOML may give for each annotation: it has no None, and its arrays stand for tuples."""
+"""What TOML may give for each annotation."""
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -152,5 +199,12 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def _type_words(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}
+    words: dict[type, str] = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+        Sequence: "a list",
+        Mapping: "a table",
+    }
     return " or ".join(words[kind] for kind in _kinds(hint) if kind in words)
