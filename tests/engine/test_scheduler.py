@@ -234,6 +234,19 @@ def test_trap_03_budget_and_blocks_of_a_victim_that_was_already_scheduled_are_gi
     assert sim.scheduler.requests["a"].num_computed_tokens == 0
 
 
+def test_trap_03_budget_of_a_victim_that_was_already_scheduled_serves_those_behind():
+    sim = Simulation(num_blocks=4, block_size=8, budget=21, policy=EarliestYields())
+    for name in ("a", "b", "c"):
+        sim.add(name, 7, max_tokens=20)
+    sim.step()
+    sim.step()  # all stand at 8 tokens, one block each, one free
+    sim.scheduler.max_num_batched_tokens = 2
+
+    plan = sim.plan()  # a takes one token of the budget and the last block, b preempts a
+
+    assert shares(plan) == {"b": 1, "c": 1}
+
+
 def test_trap_04_nobody_is_skipped_or_scheduled_twice_when_an_earlier_request_is_preempted():
     sim = Simulation(num_blocks=4, block_size=8, policy=EarliestYields())
     for name in ("a", "b", "c"):
@@ -312,6 +325,26 @@ def test_trap_14_result_of_a_former_life_is_discarded_when_the_request_was_preem
 
     assert result.new_token_ids == {}
     assert b.token_ids == before
+
+
+def test_trap_14_result_of_a_former_life_is_discarded_when_the_request_runs_again():
+    sim = Simulation(num_blocks=3, block_size=8, budget=4)
+    sim.add("a", 8, max_tokens=2)
+    b = sim.add("b", 8, max_tokens=20)
+    sim.step()
+    sim.step()
+    sim.step()
+    stale = sim.plan()
+    sim.finish(stale)
+    assert ("b", b.num_preemptions) in ((item.request_id, 0) for item in stale.scheduled)
+    sim.scheduler.kv_cache.truncate("b", 4)
+    b.num_computed_tokens = 2  # as after a preemption and a first chunk of its new life
+    before = list(b.token_ids)
+
+    result = sim.scheduler.update_from_output(stale, ModelRunnerOutput({"a": (7,), "b": (999,)}))
+
+    assert result.new_token_ids == {}
+    assert (b.token_ids, b.num_computed_tokens) == (before, 2)
 
 
 @pytest.mark.parametrize("budget", [1, 3, 16, 64])
