@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from workbench.models.rope import RopeScaling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +21,7 @@ class ModelConfig:
     num_kv_heads: int
     head_size: int
     max_position_embeddings: int
-    """Longest context in tokens that the model was trained for."""
+    """Longest context in tokens: what the model was trained for, its rotary scaling included."""
     rms_norm_eps: float
     rope_theta: float
     tie_word_embeddings: bool
@@ -27,3 +29,10 @@ class ModelConfig:
     bos_token_id: int | None
     eos_token_ids: frozenset[int]
     """Every token that ends an answer: the tokenizer's own and the chat template's end of turn."""
+    rope_scaling: RopeScaling = field(default_factory=RopeScaling)
+    qkv_bias: bool = False
+    """The query, key and value projections have a bias (Qwen 2)."""
+    output_bias: bool = False
+    """So has attention's output projection (Llama's `attention_bias` sets both)."""
+    mlp_bias: bool = False
+    """So have gate, up and down."""

@@ -11,6 +11,7 @@ import torch
 
 from kernels.ops import AttentionMetadata, Ops
 from workbench.models.config import ModelConfig
+from workbench.models.rope import rotary_table
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,14 @@ class LayerWeights:
     """[2 * intermediate, hidden]: gate, up."""
     down: torch.Tensor
     """[hidden, intermediate]"""
+    qkv_bias: torch.Tensor | None = None
+    """[(heads + 2 * kv_heads) * head_size]"""
+    output_bias: torch.Tensor | None = None
+    """[hidden]"""
+    gate_up_bias: torch.Tensor | None = None
+    """[2 * intermediate]"""
+    down_bias: torch.Tensor | None = None
+    """[hidden]"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class LlamaWeights:
 
     def _tensors(self) -> list[torch.Tensor]:
         per_layer = [getattr(layer, f.name) for layer in self.layers for f in fields(layer)]
-        return [self.embedding, *per_layer, self.final_norm, self.head]
+        return [self.embedding, *(t for t in per_layer if t is not None), self.final_norm, self.head]
 
 
 class LlamaForCausalLM:
@@ -63,7 +72,13 @@ class LlamaForCausalLM:
         self.config = config
         self.weights = weights
         self._ops = ops
-        self._cos_sin = rotary_table(config, weights.rope_factors)
+        self._cos_sin = rotary_table(
+            config.head_size,
+            config.rope_theta,
+            config.max_position_embeddings,
+            config.rope_scaling,
+            weights.rope_factors,
+        )
 
     def forward(
         self,
@@ -85,7 +100,8 @@ class LlamaForCausalLM:
         for layer, next_norm, kv_cache in zip(self.weights.layers, norms[1:], kv_caches, strict=True):
             hidden = self._attention(layer, hidden, metadata, kv_cache)
             hidden = ops.add_rms_norm(hidden, residual, layer.post_attention_norm, eps)
-            hidden = ops.linear(ops.silu_and_mul(ops.linear(hidden, layer.gate_up)), layer.down)
+            hidden = ops.silu_and_mul(ops.linear(hidden, layer.gate_up, layer.gate_up_bias))
+            hidden = ops.linear(hidden, layer.down, layer.down_bias)
             hidden = ops.add_rms_norm(hidden, residual, next_norm, eps)
         return hidden
 
@@ -103,24 +119,9 @@ class LlamaForCausalLM:
         config, ops = self.config, self._ops
         num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
         # One [T, heads, head_size] tensor; query, key and value are views of it, nothing is copied.
-        qkv = ops.linear(hidden, layer.qkv).view(-1, num_heads + 2 * num_kv_heads, config.head_size)
+        qkv = ops.linear(hidden, layer.qkv, layer.qkv_bias).view(-1, num_heads + 2 * num_kv_heads, config.head_size)
         query, key, value = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], dim=1)
         ops.rotary_embedding(query, key, self._cos_sin, metadata.positions)
         ops.write_kv(key, value, *kv_cache, metadata.slot_mapping)
         context = ops.paged_attention(query, *kv_cache, metadata, config.head_size**-0.5)
-        return ops.linear(context.view(context.shape[0], -1), layer.output)
-
-
-def rotary_table(config: ModelConfig, factors: torch.Tensor | None = None) -> torch.Tensor:
-    """Return cosines and sines of every position: float32 [max_position_embeddings, head_size].
-
-    arXiv 2104.09864, computed in float32 step by step as Hugging Face does, so that the values agree.
-    factors: optional float32 [head_size // 2] that divide the frequencies.
-    """
-    exponents = torch.arange(0, config.head_size, 2, dtype=torch.int64).float() / config.head_size
-    frequencies = 1.0 / (config.rope_theta**exponents)
-    if factors is not None:
-        frequencies = frequencies / factors
-    positions = torch.arange(config.max_position_embeddings, dtype=torch.float32)
-    angles = positions[:, None] * frequencies[None, :]
-    return torch.cat((angles.cos(), angles.sin()), dim=1)
+        return ops.linear(context.view(context.shape[0], -1), layer.output, layer.output_bias)
