@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from workbench.models.tokenizer import byte_alphabet
+from workbench.models.token_bytes import byte_alphabet
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
