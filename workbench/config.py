@@ -37,7 +37,7 @@ class EngineConfig:
     """
 
     model: str = DEFAULT_MODEL
-    """Name of the packaged model or path to a GGUF file."""
+    """Name of the packaged model, path of a GGUF file or of a Hugging Face directory, or a hub id."""
     dtype: str = "float32"
     """Compute dtype of weights and KV cache."""
     block_size: int = 16
@@ -69,7 +69,8 @@ class EngineConfig:
         _one_of("kernel_backend", self.kernel_backend, KERNEL_BACKENDS)
         if not isinstance(self.model, str) or not self.model:
             raise ConfigurationError(
-                f"model={self.model!r} is not a name: give {DEFAULT_MODEL!r} or a path to a GGUF file"
+                f"model={self.model!r} is not a name: give {DEFAULT_MODEL!r}, a path to a GGUF file "
+                "or to a Hugging Face directory, or a hub id"
             )
         for name in ("num_blocks", "kv_cache_bytes", "max_model_len", "num_threads"):
             if getattr(self, name) is not None:

@@ -80,8 +80,8 @@ def test_load_refuses_a_missing_file(tmp_path):
         load(tmp_path / "absent.gguf")
 
 
-def test_load_refuses_a_directory(tmp_path):
-    with pytest.raises(ModelLoadError, match=r"is a directory: give the path of a \.gguf file in it"):
+def test_load_refuses_a_directory_without_a_configuration(tmp_path):
+    with pytest.raises(ModelLoadError, match=r"is a directory without config\.json: give the path of a \.gguf file"):
         load(tmp_path)
 
 

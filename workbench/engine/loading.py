@@ -78,6 +78,7 @@ def load_engine(
         set_threads(ops, config)
         ops.warm_up()
         loaded = load_model(config.model, ops, progress)
+        notices += loaded.notices
     progress(LoadProgress("allocating the KV cache", 0, 0))
     return Loaded(EngineCore(config, loaded, epoch), ops, notices)
 

