@@ -109,8 +109,7 @@ class CpuOps:
     ) -> torch.Tensor:
         """See `kernels.ops.Ops.paged_attention`. The query may be a strided view."""
         out = torch.empty(query.shape, dtype=torch.float32)
-        positions = metadata.positions.numpy()
-        if positions.size == 0:
+        if query.shape[0] == 0:
             return out
         paged_attention(
             query.numpy(),
@@ -118,8 +117,7 @@ class CpuOps:
             value_cache.numpy(),
             metadata.query_start.numpy(),
             metadata.block_tables.numpy(),
-            positions,
-            np.argsort(-positions),
+            metadata.positions.numpy(),
             np.float32(scale),
             out.numpy(),
             numba.get_num_threads(),

@@ -107,6 +107,25 @@ def test_paged_attention_of_a_request_does_not_depend_on_the_others(ops):
         assert torch.equal(ops.paged_attention(*alone.arguments), together[first:last])
 
 
+@pytest.mark.parametrize("length", [255, 256, 257, 513, 1100])
+def test_paged_attention_over_many_chunks_is_the_same_split_among_threads_or_not(ops, length):
+    """One token alone has its context split; the same token in a long prompt does not."""
+    case = paged_case([length], [12])
+    whole = ops.paged_attention(*case.arguments)
+    first, last = replace(case, query=case.query[:1]), replace(case, query=case.query[-1:])
+    for one, row in ((first, 0), (last, 11)):
+        metadata = replace(
+            case.metadata,
+            query_start=torch.tensor([0, 1], dtype=torch.int32),
+            seq_lens=torch.tensor([length - 11 + row], dtype=torch.int32),
+            slot_mapping=case.metadata.slot_mapping[row : row + 1],
+            positions=case.metadata.positions[row : row + 1],
+        )
+        alone = replace(one, metadata=metadata)
+        assert torch.equal(ops.paged_attention(*alone.arguments), whole[row : row + 1])
+    assert torch.allclose(whole.double(), torch.from_numpy(case.expected()), atol=1e-5)
+
+
 @pytest.mark.parametrize("chunk", [1, 5, 16, 64])
 def test_paged_attention_of_a_prompt_does_not_depend_on_its_chunks(ops, chunk):
     case = paged_case([150], [150])
