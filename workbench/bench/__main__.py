@@ -10,13 +10,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from workbench.bench import exactness, throughput
+from workbench.bench import exactness, peers, throughput
 from workbench.bench.command_line import log, reserved_stdout
 from workbench.config import prepare_process
 from workbench.errors import WorkbenchError
 from workbench.foreign_kernels import foreign_kernels_warning
 
-COMMANDS = {"throughput": throughput, "exactness": exactness}
+COMMANDS = {"throughput": throughput, "exactness": exactness, "peers": peers}
 """To add a command: a module with `add_arguments(parser)` and `run(args) -> Report`, and a line here."""
 
 

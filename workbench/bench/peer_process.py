@@ -12,15 +12,24 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 from workbench.bench.timings import RequestTimes
 from workbench.bench.workloads import WorkItem
 from workbench.errors import EngineError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+IDLE_CHECK_S: Final = 0.5
+IDLE_FRACTION: Final = 0.05
+"""Of one core: what a sleeping process may still use."""
+IDLE_TIMEOUT_S: Final = 20.0
+EXIT_TIMEOUT_S: Final = 20.0
 # Our folder comes last on the path, so that it cannot hide a package of the peer's environment.
 _BOOTSTRAP: Final = (
     "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; sys.path.append(root); "
@@ -31,16 +40,25 @@ _BOOTSTRAP: Final = (
 class PeerProcess:
     """A peer's worker: started, loaded, and run once for each call of `run`."""
 
-    def __init__(self, name: str, arguments: Sequence[str], interpreter: str = sys.executable) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        interpreter: str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Start `workbench.bench.peer_workers.<name>_worker` and wait until its model is loaded.
+
+        environment: variables set for it, besides those of this process.
 
         Raises:
             EngineError: it ended instead; what it said stands on standard error.
         """
         self.name = name
         module = f"workbench.bench.peer_workers.{name}_worker"
+        variables = [f"{key}={value}" for key, value in (environment or {}).items()]
         self._process = subprocess.Popen(
-            [interpreter, "-c", _BOOTSTRAP, str(ROOT), module, *arguments],
+            ["env", *variables, interpreter, "-c", _BOOTSTRAP, str(ROOT), module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=tempfile.gettempdir(),
@@ -67,15 +85,58 @@ class PeerProcess:
                 )
         return times
 
+    def wait_until_idle(self) -> None:
+        """Return once the worker and its children no longer use the processor.
+
+        Some peers poll for a while after their last token (vLLM for a second); that must not count
+        against whoever runs next.
+
+        Raises:
+            EngineError: it still does after 20 s.
+        """
+        deadline_s = time.monotonic() + IDLE_TIMEOUT_S
+        before_s = self._cpu_seconds()
+        while True:
+            time.sleep(IDLE_CHECK_S)
+            after_s = self._cpu_seconds()
+            if after_s - before_s <= IDLE_FRACTION * IDLE_CHECK_S:
+                return
+            if time.monotonic() > deadline_s:
+                raise EngineError(
+                    f"{self.name} used {(after_s - before_s) / IDLE_CHECK_S:.2f} of a core while it was not its turn: "
+                    "figures beside it would be wrong; set its threads to sleep when idle"
+                )
+            before_s = after_s
+
     def close(self) -> None:
-        """End the worker."""
+        """End the worker and what it started."""
         assert self._process.stdin is not None
+        family = self._family()
         self._process.stdin.close()
         try:
-            self._process.wait(20)
+            self._process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        for process in psutil.wait_procs(family, timeout=EXIT_TIMEOUT_S)[1]:
+            process.kill()
+
+    def _family(self) -> list[psutil.Process]:
+        """The worker and its children, as far as they still run."""
+        try:
+            worker = psutil.Process(self._process.pid)
+            return [worker, *worker.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def _cpu_seconds(self) -> float:
+        """Processor time that the worker and its children have used."""
+        total_s = 0.0
+        for process in self._family():
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total_s += times.user + times.system
+        return total_s
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
