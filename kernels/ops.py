@@ -40,6 +40,39 @@ class AttentionMetadata:
     """int64 [T]: position of each token in its request."""
 
 
+@dataclass(frozen=True)
+class DecoderLayerWeights:
+    """Weights of one Llama-family decoder layer, and the norm that follows it. Biases may be None."""
+
+    qkv: torch.Tensor
+    """[(H + 2K) * D, C]: query, key, value."""
+    output: torch.Tensor
+    """[C, H * D]"""
+    post_attention_norm: torch.Tensor
+    """[C]"""
+    gate_up: torch.Tensor
+    """[2 * I, C]: gate, up."""
+    down: torch.Tensor
+    """[C, I]"""
+    next_norm: torch.Tensor
+    """[C]: the next layer's input norm, or the model's final norm."""
+    qkv_bias: torch.Tensor | None = None
+    output_bias: torch.Tensor | None = None
+    gate_up_bias: torch.Tensor | None = None
+    down_bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DecoderLayerShape:
+    """What a layer's weights do not tell."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    eps: float
+    """Of the norms."""
+
+
 class Ops(Protocol):
     """What a backend provides. Tensors are contiguous float32 unless stated otherwise."""
 
@@ -102,6 +135,23 @@ class Ops(Protocol):
         Token at position p of request r attends to positions 0 … p, read in place through
         block_tables[r]: exactly ceil((p + 1) / B) blocks. Query head h reads key/value head
         h * K // H. The keys of this step must have been written before.
+        """
+
+    def decoder_layer(
+        self,
+        hidden: torch.Tensor,
+        residual: torch.Tensor,
+        weights: DecoderLayerWeights,
+        shape: DecoderLayerShape,
+        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        cos_sin: torch.Tensor,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        """Run a whole Llama-family layer (arXiv 2302.13971): the ops above, in the order of the reference.
+
+        hidden [T, C] is the layer's normed input, `residual` [T, C] the stream, to which attention
+        and MLP are added **in place**; the keys and values of this step are written to kv_cache.
+        Returns the stream's norm by weights.next_norm, [T, C]. Bitwise equal to the ops one by one.
         """
 
 

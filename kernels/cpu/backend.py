@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kernels.cpu import numba_setup  # first: numba's OpenMP runtime before torch's
 
 # isort: split
 import numba
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.cpu import elementwise
+from kernels.cpu.decoder_layer import decoder_layer
 from kernels.cpu.linear import linear
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.tile import HAS_AVX2, HAS_AVX512
-from kernels.ops import AttentionMetadata
+from kernels.ops import AttentionMetadata, DecoderLayerShape, DecoderLayerWeights
 
 
 class CpuOps:
@@ -57,6 +61,16 @@ class CpuOps:
         self.rotary_embedding(query, key, torch.zeros(1, 16), zero)
         self.write_kv(key, value, cache, cache.clone(), zero)
         self.paged_attention(query, cache, cache, one_token, 1.0)
+        weights = DecoderLayerWeights(
+            qkv=torch.zeros(48, 16),
+            output=torch.zeros(16, 16),
+            post_attention_norm=torch.ones(16),
+            gate_up=torch.zeros(32, 16),
+            down=torch.zeros(16, 16),
+            next_norm=torch.ones(16),
+        )
+        shape = DecoderLayerShape(num_heads=1, num_kv_heads=1, head_size=16, eps=1e-5)
+        self.decoder_layer(x, x.clone(), weights, shape, (cache, cache.clone()), torch.zeros(1, 16), one_token)
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """See `kernels.ops.Ops.linear`."""
@@ -123,3 +137,51 @@ class CpuOps:
             numba.get_num_threads(),
         )
         return out
+
+    def decoder_layer(
+        self,
+        hidden: torch.Tensor,
+        residual: torch.Tensor,
+        weights: DecoderLayerWeights,
+        shape: DecoderLayerShape,
+        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        cos_sin: torch.Tensor,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        """See `kernels.ops.Ops.decoder_layer`."""
+        normed = decoder_layer(
+            hidden.numpy(),
+            residual.numpy(),
+            (
+                weights.qkv.numpy(),
+                _bias(weights.qkv_bias),
+                weights.output.numpy(),
+                _bias(weights.output_bias),
+                weights.post_attention_norm.numpy(),
+                weights.gate_up.numpy(),
+                _bias(weights.gate_up_bias),
+                weights.down.numpy(),
+                _bias(weights.down_bias),
+                weights.next_norm.numpy(),
+            ),
+            (kv_cache[0].numpy(), kv_cache[1].numpy()),
+            (
+                cos_sin.numpy(),
+                metadata.positions.numpy(),
+                metadata.slot_mapping.numpy(),
+                metadata.query_start.numpy(),
+                metadata.block_tables.numpy(),
+            ),
+            (shape.num_heads, shape.num_kv_heads, shape.head_size),
+            shape.eps,
+            np.float32(shape.head_size**-0.5),
+            numba.get_num_threads(),
+        )
+        return torch.from_numpy(normed)
+
+
+_NO_BIAS: Final = np.zeros(0, np.float32)
+
+
+def _bias(bias: torch.Tensor | None) -> npt.NDArray[np.float32]:
+    return _NO_BIAS if bias is None else bias.numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.reference.decoder_layer import decoder_layer
 from kernels.reference.linear import linear
 from kernels.reference.paged_attention import paged_attention
 from kernels.reference.rms_norm import add_rms_norm, rms_norm
@@ -25,6 +26,8 @@ class ReferenceOps:
     silu_and_mul = staticmethod(silu_and_mul)
     write_kv = staticmethod(write_kv)
     paged_attention = staticmethod(paged_attention)
+
+    decoder_layer = decoder_layer
 
     def describe(self) -> str:
         """Return what runs where, for people."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from kernels.ops import load_backend
+from kernels.ops import DecoderLayerShape, DecoderLayerWeights, load_backend
+from kernels.reference.decoder_layer import decoder_layer
 from tests.kernels import oracle
 from tests.kernels.oracle import paged_case, randn
 
@@ -158,3 +162,44 @@ def test_backends_describe_themselves():
     assert load_backend("cpu").is_batch_invariant
     with pytest.raises(ValueError, match="'tpu' is unknown: choose 'cpu' or 'reference'"):
         load_backend("tpu")
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("num_new", [[1], [7, 1, 20]])
+def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bias: bool):
+    """On the compiled backend; and it agrees with the reference backend."""
+    shape = DecoderLayerShape(num_heads=4, num_kv_heads=2, head_size=16, eps=1e-5)
+    case = paged_case([40, 9, 20][: len(num_new)], num_new, num_heads=4, num_kv_heads=2, head_size=16)
+    num_tokens, hidden_size, inner = sum(num_new), 48, 56
+
+    def bias(size: int) -> torch.Tensor | None:
+        return randn(size, seed=size) if has_bias else None
+
+    weights = DecoderLayerWeights(
+        qkv=randn(128, hidden_size, seed=1),
+        output=randn(hidden_size, 64, seed=2),
+        post_attention_norm=randn(hidden_size, seed=3),
+        gate_up=randn(2 * inner, hidden_size, seed=4),
+        down=randn(hidden_size, inner, seed=5),
+        next_norm=randn(hidden_size, seed=6),
+        qkv_bias=bias(128),
+        output_bias=bias(hidden_size),
+        gate_up_bias=bias(2 * inner),
+        down_bias=bias(hidden_size),
+    )
+    cos_sin = randn(64, 16, seed=7)
+
+    def run(layer: Any) -> tuple[torch.Tensor, ...]:
+        residual = randn(num_tokens, hidden_size, seed=8)
+        caches = (case.key_cache.clone(), case.value_cache.clone())
+        hidden = randn(num_tokens, hidden_size, seed=9)
+        return layer(hidden, residual, weights, shape, caches, cos_sin, case.metadata), residual, *caches
+
+    cpu, reference = load_backend("cpu"), load_backend("reference")
+    fused = run(cpu.decoder_layer)
+    one_by_one = run(partial(decoder_layer, cpu))
+    expected = run(reference.decoder_layer)
+
+    for a, b, c in zip(fused, one_by_one, expected, strict=True):
+        assert torch.equal(a.nan_to_num(), b.nan_to_num())
+        assert torch.allclose(a, c, rtol=1e-3, atol=1e-3, equal_nan=True)
