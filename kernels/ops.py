@@ -42,8 +42,13 @@ class AttentionMetadata:
 
 @dataclass(frozen=True)
 class DecoderLayerWeights:
-    """Weights of one Llama-family decoder layer, and the norm that follows it. Biases may be None."""
+    """Weights of one Llama-family decoder layer. Projections that read the same input are fused.
 
+    Biases may be None.
+    """
+
+    input_norm: torch.Tensor
+    """[C]: applied before the layer, by whoever runs what comes before it."""
     qkv: torch.Tensor
     """[(H + 2K) * D, C]: query, key, value."""
     output: torch.Tensor
@@ -54,8 +59,6 @@ class DecoderLayerWeights:
     """[2 * I, C]: gate, up."""
     down: torch.Tensor
     """[C, I]"""
-    next_norm: torch.Tensor
-    """[C]: the next layer's input norm, or the model's final norm."""
     qkv_bias: torch.Tensor | None = None
     output_bias: torch.Tensor | None = None
     gate_up_bias: torch.Tensor | None = None
@@ -142,6 +145,7 @@ class Ops(Protocol):
         hidden: torch.Tensor,
         residual: torch.Tensor,
         weights: DecoderLayerWeights,
+        next_norm: torch.Tensor,
         shape: DecoderLayerShape,
         kv_cache: tuple[torch.Tensor, torch.Tensor],
         cos_sin: torch.Tensor,
@@ -151,7 +155,8 @@ class Ops(Protocol):
 
         hidden [T, C] is the layer's normed input, `residual` [T, C] the stream, to which attention
         and MLP are added **in place**; the keys and values of this step are written to kv_cache.
-        Returns the stream's norm by weights.next_norm, [T, C]. Bitwise equal to the ops one by one.
+        Returns the stream's norm by next_norm [C], the next layer's input norm or the model's final
+        one: [T, C]. Bitwise equal to the ops one by one.
         """
 
 

@@ -62,15 +62,16 @@ class CpuOps:
         self.write_kv(key, value, cache, cache.clone(), zero)
         self.paged_attention(query, cache, cache, one_token, 1.0)
         weights = DecoderLayerWeights(
+            input_norm=torch.ones(16),
             qkv=torch.zeros(48, 16),
             output=torch.zeros(16, 16),
             post_attention_norm=torch.ones(16),
             gate_up=torch.zeros(32, 16),
             down=torch.zeros(16, 16),
-            next_norm=torch.ones(16),
         )
         shape = DecoderLayerShape(num_heads=1, num_kv_heads=1, head_size=16, eps=1e-5)
-        self.decoder_layer(x, x.clone(), weights, shape, (cache, cache.clone()), torch.zeros(1, 16), one_token)
+        kv_cache = (cache, cache.clone())
+        self.decoder_layer(x, x.clone(), weights, torch.ones(16), shape, kv_cache, torch.zeros(1, 16), one_token)
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """See `kernels.ops.Ops.linear`."""
@@ -143,6 +144,7 @@ class CpuOps:
         hidden: torch.Tensor,
         residual: torch.Tensor,
         weights: DecoderLayerWeights,
+        next_norm: torch.Tensor,
         shape: DecoderLayerShape,
         kv_cache: tuple[torch.Tensor, torch.Tensor],
         cos_sin: torch.Tensor,
@@ -162,7 +164,7 @@ class CpuOps:
                 _bias(weights.gate_up_bias),
                 weights.down.numpy(),
                 _bias(weights.down_bias),
-                weights.next_norm.numpy(),
+                next_norm.numpy(),
             ),
             (kv_cache[0].numpy(), kv_cache[1].numpy()),
             (

@@ -12,6 +12,7 @@ def decoder_layer(
     hidden: torch.Tensor,
     residual: torch.Tensor,
     weights: DecoderLayerWeights,
+    next_norm: torch.Tensor,
     shape: DecoderLayerShape,
     kv_cache: tuple[torch.Tensor, torch.Tensor],
     cos_sin: torch.Tensor,
@@ -29,4 +30,4 @@ def decoder_layer(
     normed = ops.add_rms_norm(branch, residual, weights.post_attention_norm, shape.eps)
     activated = ops.silu_and_mul(ops.linear(normed, weights.gate_up, weights.gate_up_bias))
     branch = ops.linear(activated, weights.down, weights.down_bias)
-    return ops.add_rms_norm(branch, residual, weights.next_norm, shape.eps)
+    return ops.add_rms_norm(branch, residual, next_norm, shape.eps)

@@ -176,12 +176,12 @@ def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bia
         return randn(size, seed=size) if has_bias else None
 
     weights = DecoderLayerWeights(
+        input_norm=randn(hidden_size),
         qkv=randn(128, hidden_size, seed=1),
         output=randn(hidden_size, 64, seed=2),
         post_attention_norm=randn(hidden_size, seed=3),
         gate_up=randn(2 * inner, hidden_size, seed=4),
         down=randn(hidden_size, inner, seed=5),
-        next_norm=randn(hidden_size, seed=6),
         qkv_bias=bias(128),
         output_bias=bias(hidden_size),
         gate_up_bias=bias(2 * inner),
@@ -193,7 +193,8 @@ def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bia
         residual = randn(num_tokens, hidden_size, seed=8)
         caches = (case.key_cache.clone(), case.value_cache.clone())
         hidden = randn(num_tokens, hidden_size, seed=9)
-        return layer(hidden, residual, weights, shape, caches, cos_sin, case.metadata), residual, *caches
+        next_norm = randn(hidden_size, seed=6)
+        return layer(hidden, residual, weights, next_norm, shape, caches, cos_sin, case.metadata), residual, *caches
 
     cpu, reference = load_backend("cpu"), load_backend("reference")
     fused = run(cpu.decoder_layer)

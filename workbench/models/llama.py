@@ -9,35 +9,11 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from kernels.ops import AttentionMetadata, Ops
+from kernels.ops import AttentionMetadata, DecoderLayerShape, DecoderLayerWeights, Ops
 from workbench.models.config import ModelConfig
 from workbench.models.rope import rotary_table
 
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """One decoder layer, float32. Projections that read the same input are fused along their rows."""
-
-    input_norm: torch.Tensor
-    """[hidden]"""
-    qkv: torch.Tensor
-    """[(heads + 2 * kv_heads) * head_size, hidden]: query, key, value."""
-    output: torch.Tensor
-    """[hidden, heads * head_size]"""
-    post_attention_norm: torch.Tensor
-    """[hidden]"""
-    gate_up: torch.Tensor
-    """[2 * intermediate, hidden]: gate, up."""
-    down: torch.Tensor
-    """[hidden, intermediate]"""
-    qkv_bias: torch.Tensor | None = None
-    """[(heads + 2 * kv_heads) * head_size]"""
-    output_bias: torch.Tensor | None = None
-    """[hidden]"""
-    gate_up_bias: torch.Tensor | None = None
-    """[2 * intermediate]"""
-    down_bias: torch.Tensor | None = None
-    """[hidden]"""
+LayerWeights = DecoderLayerWeights
 
 
 @dataclass(frozen=True)
@@ -72,6 +48,7 @@ class LlamaForCausalLM:
         self.config = config
         self.weights = weights
         self._ops = ops
+        self._shape = DecoderLayerShape(config.num_heads, config.num_kv_heads, config.head_size, config.rms_norm_eps)
         self._cos_sin = rotary_table(
             config.head_size,
             config.rope_theta,
@@ -93,35 +70,16 @@ class LlamaForCausalLM:
 
         Returns: float32 [T, hidden], after the final norm.
         """
-        ops, eps = self._ops, self.config.rms_norm_eps
-        norms = [layer.input_norm for layer in self.weights.layers] + [self.weights.final_norm]
+        ops, layers = self._ops, self.weights.layers
+        next_norms = [*(layer.input_norm for layer in layers[1:]), self.weights.final_norm]
         residual = self.weights.embedding[token_ids]
-        hidden = ops.rms_norm(residual, norms[0], eps)
-        for layer, next_norm, kv_cache in zip(self.weights.layers, norms[1:], kv_caches, strict=True):
-            hidden = self._attention(layer, hidden, metadata, kv_cache)
-            hidden = ops.add_rms_norm(hidden, residual, layer.post_attention_norm, eps)
-            hidden = ops.silu_and_mul(ops.linear(hidden, layer.gate_up, layer.gate_up_bias))
-            hidden = ops.linear(hidden, layer.down, layer.down_bias)
-            hidden = ops.add_rms_norm(hidden, residual, next_norm, eps)
+        hidden = ops.rms_norm(residual, layers[0].input_norm, self._shape.eps)
+        for layer, next_norm, kv_cache in zip(layers, next_norms, kv_caches, strict=True):
+            hidden = ops.decoder_layer(
+                hidden, residual, layer, next_norm, self._shape, kv_cache, self._cos_sin, metadata
+            )
         return hidden
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return logits float32 [S, vocab] of hidden states float32 [S, hidden]."""
         return self._ops.linear(hidden, self.weights.head)
-
-    def _attention(
-        self,
-        layer: LayerWeights,
-        hidden: torch.Tensor,
-        metadata: AttentionMetadata,
-        kv_cache: tuple[torch.Tensor, torch.Tensor],
-    ) -> torch.Tensor:
-        config, ops = self.config, self._ops
-        num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
-        # One [T, heads, head_size] tensor; query, key and value are views of it, nothing is copied.
-        qkv = ops.linear(hidden, layer.qkv, layer.qkv_bias).view(-1, num_heads + 2 * num_kv_heads, config.head_size)
-        query, key, value = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], dim=1)
-        ops.rotary_embedding(query, key, self._cos_sin, metadata.positions)
-        ops.write_kv(key, value, *kv_cache, metadata.slot_mapping)
-        context = ops.paged_attention(query, *kv_cache, metadata, config.head_size**-0.5)
-        return ops.linear(context.view(context.shape[0], -1), layer.output, layer.output_bias)
