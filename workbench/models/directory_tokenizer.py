@@ -52,8 +52,8 @@ def read_directory_tokenizer(path: Path, config: ModelConfig) -> TokenizerParts:
         return ids
 
     try:
-        own = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
-        bos, eos = (token_ids(own, key, config.vocab_size) for key in ("bos", "eos"))
+        own = {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id")}
+        bos, eos = (token_ids(own, key, config.vocab_size) for key in own)
         added = backend.get_added_tokens_decoder()
         special = {i for i, token in added.items() if token.special} | set(tokenizer.all_special_ids)
         return TokenizerParts(
