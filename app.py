@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from workbench.config import DEFAULT_MODEL, KERNEL_BACKENDS, EngineConfig, prepare_process, read_environment
 from workbench.errors import WorkbenchError
 from workbench.foreign_kernels import foreign_kernels_warning
-from workbench.presets import DEFAULT_PRESET, Preset, load_presets, select_preset
+from workbench.presets import DEFAULT_PRESET, PRESET_DIRECTORY, Preset, load_presets, select_preset
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
     import fastapi
 
@@ -54,9 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default=env.model, help=f"{DEFAULT_MODEL}, or the path of a GGUF file")
     parser.add_argument("--host", default=env.host or DEFAULT_HOST, help="address to listen on (%(default)s)")
     parser.add_argument("--port", default=env.port or str(DEFAULT_PORT), help="port, 0 for any free one (%(default)s)")
-    parser.add_argument(
-        "--show-all-text", action="store_true", help="decode blocks for every visitor when not bound to loopback"
-    )
+    parser.add_argument("--show-all-text", action="store_true", help="decode blocks for visitors from elsewhere, too")
     engine = parser.add_argument_group("engine", "each overrides the preset")
     for name, words in ENGINE_OPTIONS.items():
         engine.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=words)
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         preset = select_preset(presets, arguments.preset)
         overrides = {name: getattr(arguments, name) for name in ("model", "kernel_backend", *ENGINE_OPTIONS)}
         config = preset.engine_config(**overrides)
-        from workbench.server.listener import is_loopback, listen
+        from workbench.server.listener import listen
 
         listener = listen(arguments.host, arguments.port)
         ensure_model(config.model)
@@ -86,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     with listener:
-        return serve(config, presets, preset, listener, arguments.show_all_text or is_loopback(listener))
+        return serve(config, presets, preset, listener, arguments.show_all_text)
 
 
 def ensure_model(model: str) -> None:
@@ -102,8 +101,10 @@ def ensure_model(model: str) -> None:
     resolve_model_path(model)
 
 
-def build_app(service: EngineService, presets: dict[str, Preset], preset: Preset, show_text: bool) -> fastapi.FastAPI:
-    """Return the web application: `/health` and the live feed first, then the page at `/`."""
+def build_app(
+    service: EngineService, presets: dict[str, Preset], preset: Preset, show_text: bool, save_to: Path | None = None
+) -> fastapi.FastAPI:
+    """Return the web application: `/health` and the live feed, then the page at `/`, which may save to `save_to`."""
     import fastapi
     import gradio
 
@@ -112,18 +113,17 @@ def build_app(service: EngineService, presets: dict[str, Preset], preset: Preset
 
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(build_live_router(service))
-    page = build_ui(service, presets, preset.name, show_token_text=show_text)
+    page = build_ui(service, presets, preset.name, show_token_text=show_text, preset_directory=save_to)
     return gradio.mount_gradio_app(app, page, path="/", **page_options())
 
 
-def serve(
-    config: EngineConfig, presets: dict[str, Preset], preset: Preset, listener: socket.socket, show_text: bool
-) -> int:
+def serve(config: EngineConfig, presets: dict[str, Preset], preset: Preset, listener: socket.socket, show: bool) -> int:
     """Load the engine in its thread, serve the page meanwhile, and stop both on Ctrl-C or SIGTERM."""
     from workbench.engine.service import EngineService
-    from workbench.server.listener import WorkbenchServer, address_of
+    from workbench.server.listener import WorkbenchServer, address_of, is_loopback
 
-    service = EngineService(config)
+    service, is_local = EngineService(config), is_loopback(listener)
+    app = build_app(service, presets, preset, show or is_local, PRESET_DIRECTORY if is_local else None)
 
     def stop_engine() -> None:
         try:
@@ -131,7 +131,7 @@ def serve(
         except TimeoutError as error:  # a model that is being loaded cannot be interrupted everywhere
             print(f"{error}; it is left behind", file=sys.stderr)
 
-    server = WorkbenchServer(build_app(service, presets, preset, show_text), stop_engine)
+    server = WorkbenchServer(app, stop_engine)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raised again by uvicorn once it has stopped
     try:
         service.start()

@@ -48,5 +48,15 @@ def test_page_options_keep_the_page_on_its_own_host():
 
 def test_two_pages_share_nothing():
     first, second = (build_ui(ScriptedService(), load_presets(), "default") for _ in range(2))  # type: ignore[arg-type]
-    handlers = [{id(fn.fn) for fn in page.fns.values()} for page in (first, second)]
+    handlers = [{id(fn.fn) for fn in page.fns.values() if fn.fn is not None} for page in (first, second)]
     assert handlers[0] & handlers[1] == set()
+
+
+def test_page_offers_to_save_presets_only_where_it_may(tmp_path: Any):
+    def ids(**options: Any) -> set[str]:
+        service: Any = ScriptedService()
+        blocks = build_ui(service, load_presets(), "default", **options).blocks.values()
+        return {str(getattr(block, "elem_id", None)) for block in blocks}
+
+    assert "wb-preset-save" in ids(preset_directory=tmp_path)
+    assert "wb-preset-save" not in ids()

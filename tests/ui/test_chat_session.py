@@ -17,13 +17,10 @@ from workbench.ui.chat_session import (
     AnswerUpdate,
     Phase,
     PhaseKind,
-    Turn,
-    chat_messages,
-    drop_oldest_turns,
     find_phase,
     stream_answer,
-    without_last_answer,
 )
+from workbench.ui.turns import Turn
 
 ASKED = (Turn("user", "hello"),)
 PARAMS = SamplingParams(max_tokens=8)
@@ -222,35 +219,3 @@ def test_phase_words_follow_the_engines_record(state: Any, words: str):
 
 def test_phase_is_queued_before_the_engine_has_heard_of_the_request():
     assert find_phase(None, "r1") == (Phase(PhaseKind.QUEUED), None)
-
-
-# --------------------------------------------------------------------------- conversations
-
-
-def test_conversation_becomes_messages_without_empty_turns():
-    conversation = (Turn("user", "a"), Turn("assistant", ""), Turn("user", "b"))
-    assert chat_messages(conversation, "  be brief ") == [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "a"},
-        {"role": "user", "content": "b"},
-    ]
-
-
-def test_conversation_for_regenerate_ends_with_the_last_user_message():
-    conversation = (Turn("user", "a"), Turn("assistant", "A"), Turn("user", "b"), Turn("assistant", "B"))
-    assert without_last_answer(conversation) == conversation[:3]
-    assert without_last_answer(()) == ()
-
-
-def test_conversation_drops_its_oldest_turns_until_prompt_and_answer_fit():
-    service = ScriptedService(max_model_len=100)
-    old = (Turn("user", "x" * 40), Turn("assistant", "y" * 40))
-    asked = (*old, Turn("user", "z" * 30), Turn("assistant", "w" * 10), Turn("user", "q" * 10))
-    kept = drop_oldest_turns(service, asked, "", max_tokens=20)  # type: ignore[arg-type]
-    assert kept == asked[2:]
-
-
-def test_conversation_always_keeps_the_last_user_message():
-    service = ScriptedService(max_model_len=10)
-    asked = (Turn("user", "x" * 40), Turn("assistant", "y"), Turn("user", "z" * 90))
-    assert drop_oldest_turns(service, asked, "", None) == asked[2:]  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Conversations are kept by tab, and not without end."""
 
-from workbench.ui.chat_session import Turn
 from workbench.ui.conversations import Conversations
+from workbench.ui.turns import Turn
 
 A, B, C = (Turn("user", "a"),), (Turn("user", "b"),), (Turn("user", "c"),)
 

@@ -6,7 +6,8 @@ import pytest
 
 from workbench.telemetry.records import FinishReason
 from workbench.ui import markup
-from workbench.ui.chat_session import AnswerStats, ChatError, Phase, PhaseKind, Turn
+from workbench.ui.chat_session import Phase, PhaseKind
+from workbench.ui.turns import AnswerStats, ChatError, Turn
 
 STATS = AnswerStats(0.412, 0.0381, 0.0614, 24.6, 187, 20, 0, FinishReason.STOP)
 
@@ -91,3 +92,12 @@ def test_answer_that_was_refused_shows_the_message_escaped_and_no_figures():
 
 def test_model_name_is_escaped():
     assert "&lt;i&gt;" in markup.assistant_message(Turn("assistant", "x"), "<i>")
+
+
+def test_messages_offer_what_can_be_done_with_them():
+    streaming = Phase(PhaseKind.DECODE, num_done=1)
+    assert [w in markup.user_message(Turn("user", "x")) for w in (">Edit<", ">Copy<")] == [True, True]
+    assert ">Copy<" in markup.assistant_message(Turn("assistant", "x", STATS), "m")
+    assert ">Edit<" not in markup.assistant_message(Turn("assistant", "x", STATS), "m")
+    assert ">Copy<" not in markup.assistant_message(Turn("assistant", "x", STATS), "m", streaming)
+    assert ">Copy<" not in markup.assistant_message(Turn("assistant", "", STATS, ChatError("no")), "m")

@@ -8,40 +8,13 @@ import pytest
 
 from tests.ui.scripted_service import ScriptedService, request_state
 from workbench.config import EngineConfig
-from workbench.errors import ConfigurationError, InvalidSamplingParamsError
+from workbench.errors import ConfigurationError
 from workbench.telemetry.records import RequestStatus
-from workbench.ui.settings import apply_changes, apply_note, engine_changes, sampling_params
+from workbench.ui.settings import apply_changes, apply_note, engine_changes
 
 
 def service() -> Any:
     return ScriptedService(EngineConfig(num_blocks=100, block_size=16, max_num_batched_tokens=512, max_num_seqs=64))
-
-
-def test_sampling_params_take_the_sidebars_values():
-    params = sampling_params(0.7, 0.9, 40.0, "123", 64.0, "###\n\nEnd")
-    assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.7, 0.9, 40, 123)
-    assert (params.max_tokens, params.stop) == (64, ("###", "End"))
-
-
-def test_sampling_params_empty_fields_mean_none():
-    params = sampling_params(0, 1, 0, "", None, "")
-    assert (params.seed, params.max_tokens, params.stop) == (None, None, ())
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ((None, 1, 0, "", 8, ""), "temperature is empty"),
-        ((-1, 1, 0, "", 8, ""), "temperature=-1"),
-        ((1, 1, 0.5, "", 8, ""), "top_k=0.5"),
-        ((1, 1, 0, "abc", 8, ""), "seed='abc'"),
-        ((1, 1, 0, "-4", 8, ""), "seed=-4"),
-        ((1, 1, 0, "", 0, ""), "max_tokens=0"),
-    ],
-)
-def test_sampling_params_refuse_a_wrong_value_by_name(values: Any, words: str):
-    with pytest.raises(InvalidSamplingParamsError, match=words):
-        sampling_params(*values)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from workbench.ui.components.assets import ui_assets
 from workbench.ui.components.header_strip import header_strip, status_line
 from workbench.ui.pages.blocks import build_blocks_page
 from workbench.ui.pages.chat import build_chat_page
+from workbench.ui.preset_store import PresetStore
 from workbench.ui.sidebar import build_sidebar
 from workbench.ui.theme import STYLESHEET, build_theme
 
@@ -22,7 +23,12 @@ _PAGE_SCRIPT: Final = Path(__file__).with_name("page.js")
 
 
 def build_ui(
-    service: EngineService, presets: Mapping[str, Preset], selected_preset: str, *, show_token_text: bool = True
+    service: EngineService,
+    presets: Mapping[str, Preset],
+    selected_preset: str,
+    *,
+    show_token_text: bool = True,
+    preset_directory: Path | None = None,
 ) -> gr.Blocks:
     """Build the page over an engine service. The engine may still be loading.
 
@@ -31,9 +37,10 @@ def build_ui(
         presets: by name, for the sidebar.
         selected_preset: name of the preset that the engine was started with.
         show_token_text: whether the block map may show decoded tokens, of whomever they are.
+        preset_directory: where visitors may save presets; None where strangers reach the page.
     """
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
-        sidebar = build_sidebar(service, presets, selected_preset)
+        sidebar = build_sidebar(service, PresetStore(presets, preset_directory), selected_preset)
         header_strip()
         with gr.Column(elem_classes="wb-tabs-area", min_width=0):
             gr.HTML(_TOOLS, elem_id="wb-tools")

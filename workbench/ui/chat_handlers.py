@@ -7,101 +7,48 @@ the engine's request, whatever it was waiting for.
 
 from __future__ import annotations
 
-import html
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gradio as gr
 
 from workbench.engine.service import EngineService
-from workbench.errors import InvalidSamplingParamsError, WorkbenchError
-from workbench.sampling_params import SamplingParams
+from workbench.errors import WorkbenchError
 from workbench.telemetry.records import FinishReason
-from workbench.ui import markup, settings
+from workbench.ui import markup
 from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.background import BackgroundLoad
-from workbench.ui.chat_session import (
+from workbench.ui.chat_session import AnswerUpdate, Phase, stream_answer
+from workbench.ui.chat_widgets import ChatWidgets
+from workbench.ui.conversations import Conversations
+from workbench.ui.notes import note
+from workbench.ui.sampling_form import as_mapping, sampling_params
+from workbench.ui.transcript import take_away
+from workbench.ui.turns import (
+    AnswerSettings,
     AnswerStats,
-    AnswerUpdate,
     ChatError,
     Conversation,
-    Phase,
     Turn,
+    context_full_note,
     drop_oldest_turns,
-    stream_answer,
+    num_questions,
+    with_edited_message,
     without_last_answer,
 )
-from workbench.ui.conversations import Conversations
 
 Changes = AsyncGenerator[dict[Any, Any], None]
 """Widget → its new value or properties."""
-
-
-@dataclass(frozen=True)
-class ChatWidgets:
-    """The widgets of the tab that its handlers change."""
-
-    chatbot: gr.Chatbot
-    message: gr.Textbox
-    send: gr.Button
-    stop: gr.Button
-    clear: gr.Button
-    regenerate: gr.Button
-    drop_oldest: gr.Button
-    request_map: gr.HTML
-    """Shows the request whose id is its value."""
-    suggestions: list[gr.Button]
-    add_background: gr.Button
-    background_note: gr.HTML
-
-    @property
-    def outputs(self) -> list[Any]:
-        """The widgets that a handler may change."""
-        return [
-            self.chatbot,
-            self.message,
-            self.send,
-            self.stop,
-            self.clear,
-            self.regenerate,
-            self.drop_oldest,
-            self.request_map,
-            *self.suggestions,
-        ]
-
-    def busy(self) -> dict[Any, Any]:
-        """The buttons while an answer is under way."""
-        return {
-            self.send: gr.Button(interactive=False),
-            self.stop: gr.Button(interactive=True),
-            self.clear: gr.Button(interactive=False),
-            self.regenerate: gr.Button(interactive=False),
-            self.drop_oldest: gr.Button(visible=False),
-            **{button: gr.Button(interactive=False) for button in self.suggestions},
-        }
-
-    def idle(self, conversation: Conversation) -> dict[Any, Any]:
-        """The buttons between two answers."""
-        error = conversation[-1].error if conversation else None
-        num_questions = sum(turn.role == "user" for turn in conversation)
-        return {
-            self.send: gr.Button(interactive=True),
-            self.stop: gr.Button(interactive=False),
-            self.clear: gr.Button(interactive=True),
-            self.regenerate: gr.Button(interactive=num_questions > 0),
-            self.drop_oldest: gr.Button(visible=error is not None and error.is_context_full and num_questions > 1),
-            **{button: gr.Button(interactive=True) for button in self.suggestions},
-        }
 
 
 @dataclass
 class ChatHandlers:
     """The handlers of one page, over one engine; conversations are told apart by browser tab.
 
-    Positional arguments after the request are the sidebar's: system prompt, then the arguments of
-    `settings.sampling_params`.
+    Positional arguments after the request are the sidebar's: system prompt, then the fields of the
+    sampling form.
     """
 
     service: EngineService
@@ -112,23 +59,39 @@ class ChatHandlers:
     def __post_init__(self) -> None:
         self.turns = ActiveTurns(self.service)
 
-    async def send(self, request: gr.Request, message: str, system_prompt: str, *sampling: Any) -> Changes:
-        """Append a message to the conversation and stream the answer."""
+    async def send(
+        self, request: gr.Request, message: str, edited: float | None, system_prompt: str, *sampling: Any
+    ) -> Changes:
+        """Append a message, or put it in the place of the one that is edited, and stream the answer."""
         session = _session(request)
         if not message.strip() or self.turns.is_busy(session):
             yield {self.widgets.message: gr.skip()}
             return
-        asked = (*self.conversations.of(session), Turn("user", message.strip()))
+        index = None if edited is None else int(edited)
+        asked = with_edited_message(self.conversations.of(session), index, message.strip())
         yield {self.widgets.message: ""}
         async with aclosing(self._answer(session, asked, system_prompt, sampling)) as changes:
             async for change in changes:
                 yield change
 
+    async def begin_edit(self, request: gr.Request, event: gr.SelectData) -> dict[Any, Any]:
+        """Put an earlier message into the message box; sending it cuts the conversation there."""
+        session, index = _session(request), int(event.index)
+        conversation = self.conversations.of(session)
+        is_known = 0 <= index < len(conversation) and conversation[index].role == "user"
+        if not is_known or self.turns.is_busy(session):
+            return {self.widgets.message: gr.skip()}
+        return {self.widgets.message: conversation[index].text, **self.widgets.editing(index, conversation)}
+
+    async def cancel_edit(self) -> dict[Any, Any]:
+        """Leave the conversation as it is."""
+        return {self.widgets.message: "", **self.widgets.not_editing()}
+
     def sender_of(self, text: str) -> Callable[..., Changes]:
         """Return a handler that sends `text` in place of what stands in the message box."""
 
         async def send_text(request: gr.Request, system_prompt: str, *sampling: Any) -> Changes:
-            async with aclosing(self.send(request, text, system_prompt, *sampling)) as changes:
+            async with aclosing(self.send(request, text, None, system_prompt, *sampling)) as changes:
                 async for change in changes:
                     yield change
 
@@ -144,7 +107,7 @@ class ChatHandlers:
 
     async def drop_oldest(self, request: gr.Request, system_prompt: str, *sampling: Any) -> Changes:
         """Forget the oldest turns until the context has room again, then ask for the last answer again."""
-        session, max_tokens = _session(request), sampling[4]
+        session, max_tokens = _session(request), as_mapping(sampling)["max_tokens"]
         asked = without_last_answer(self.conversations.of(session))
         kept = drop_oldest_turns(self.service, asked, system_prompt, int(max_tokens) if max_tokens else None)
         async with aclosing(self._answer(session, kept, system_prompt, sampling)) as changes:
@@ -158,7 +121,7 @@ class ChatHandlers:
     async def clear(self, request: gr.Request) -> dict[Any, Any]:
         """Forget the conversation."""
         self.conversations.keep(_session(request), ())
-        return {**self.widgets.idle(()), self.widgets.chatbot: [], self.widgets.request_map: None}
+        return {**self._idle(()), self.widgets.chatbot: [], self.widgets.request_map: None}
 
     async def _answer(
         self, session: str, asked: Conversation, system_prompt: str, sampling: tuple[Any, ...]
@@ -168,23 +131,25 @@ class ChatHandlers:
             yield {self.widgets.message: gr.skip()}
             return
         self.conversations.keep(session, asked)
-        yield {**self.widgets.busy(), self.widgets.chatbot: self._messages(asked)}
+        taken = take_away(self.service, asked)
+        yield {**self.widgets.busy(), self.widgets.tools: taken, self.widgets.chatbot: self._messages(asked)}
         try:
-            params = settings.sampling_params(*sampling)
-        except InvalidSamplingParamsError as error:
+            params = sampling_params(sampling, lambda: self.service.tokenizer)
+        except WorkbenchError as error:
             stats = AnswerStats(finish_reason=FinishReason.ERROR)
             yield self._end(session, asked, Turn("assistant", "", stats, ChatError(str(error))))
             return
-        async with aclosing(self._stream(session, asked, system_prompt, params)) as changes:
+        wanted = AnswerSettings(self.service.status.model_name, system_prompt.strip(), params)
+        async with aclosing(self._stream(session, asked, wanted)) as changes:
             async for change in changes:
                 yield change
 
-    async def _stream(self, session: str, asked: Conversation, system_prompt: str, params: SamplingParams) -> Changes:
+    async def _stream(self, session: str, asked: Conversation, wanted: AnswerSettings) -> Changes:
         turn = self.turns.start(session)
         earlier = self._messages(asked)
         last = AnswerUpdate(None, "", Phase.queued(), AnswerStats())
         try:
-            async with aclosing(stream_answer(self.service, asked, system_prompt, params)) as updates:
+            async with aclosing(stream_answer(self.service, asked, wanted.system_prompt, wanted.params)) as updates:
                 async for update in updates:
                     turn.request_id, last = update.request_id, update
                     if update.is_final or (turn.is_stopped and update.request_id is None):
@@ -196,12 +161,20 @@ class ChatHandlers:
         finally:
             self.turns.end(session, turn)
         stopped = Turn("assistant", "", AnswerStats(finish_reason=FinishReason.ABORT))
-        yield self._end(session, asked, last.turn if last.is_final else stopped)
+        yield self._end(session, asked, replace(last.turn if last.is_final else stopped, settings=wanted))
 
     def _end(self, session: str, asked: Conversation, answer: Turn) -> dict[Any, Any]:
         conversation = (*asked, answer)
         self.conversations.keep(session, conversation)
-        return {**self.widgets.idle(conversation), self.widgets.chatbot: self._messages(conversation)}
+        return {**self._idle(conversation), self.widgets.chatbot: self._messages(conversation)}
+
+    def _idle(self, conversation: Conversation) -> dict[Any, Any]:
+        """What surrounds the conversation between two answers."""
+        full = context_full_note(self.service, conversation)
+        return {
+            **self.widgets.idle(num_questions(conversation), full),
+            self.widgets.tools: take_away(self.service, conversation),
+        }
 
     def _messages(self, conversation: Conversation) -> list[dict[str, str]]:
         return [self._message(turn) for turn in conversation]
@@ -225,7 +198,7 @@ def background_handler(load: BackgroundLoad) -> Callable[[], Awaitable[str]]:
         try:
             ids = load.add()
         except WorkbenchError as error:
-            return f'<p class="wb-note-error" role="alert">{html.escape(str(error))}</p>'
-        return f'<p class="wb-note" role="status">Added {ids[0]} to {ids[-1]}; {load.num_unfinished} under way.</p>'
+            return note(str(error), is_error=True)
+        return note(f"Added {ids[0]} to {ids[-1]}; {load.num_unfinished} under way.")
 
     return add

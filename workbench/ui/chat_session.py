@@ -13,14 +13,15 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from workbench.config import EngineConfig
 from workbench.engine.messages import Event, RequestFinished, ServiceState, TokenEvent
 from workbench.engine.service import EngineService
 from workbench.errors import EngineStoppedError, PromptTooLongError, WorkbenchError
 from workbench.sampling_params import SamplingParams
-from workbench.telemetry.records import FinishReason, RequestMetrics, RequestState, RequestStatus, StepRecord
+from workbench.telemetry.records import FinishReason, RequestState, RequestStatus, StepRecord
+from workbench.ui.turns import AnswerStats, ChatError, Conversation, Turn, chat_messages
 
 UPDATE_INTERVAL_S: Final = 0.11
 """Time between two updates of a streaming answer: about nine a second, which a browser keeps up with."""
@@ -71,57 +72,6 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class AnswerStats:
-    """Figures under an answer. Times in seconds; None where there is no figure yet."""
-
-    ttft_s: float | None = None
-    itl_p50_s: float | None = None
-    itl_p95_s: float | None = None
-    tokens_per_s: float | None = None
-    num_prompt_tokens: int | None = None
-    num_output_tokens: int = 0
-    num_preemptions: int = 0
-    finish_reason: FinishReason | None = None
-    """None while the answer streams."""
-
-    @classmethod
-    def from_metrics(cls, metrics: RequestMetrics, finish_reason: FinishReason) -> AnswerStats:
-        """Return the engine's own figures for an ended request."""
-        return cls(
-            ttft_s=metrics.ttft_s,
-            itl_p50_s=metrics.itl_p50_s,
-            itl_p95_s=metrics.itl_p95_s,
-            tokens_per_s=1 / metrics.tpot_s if metrics.tpot_s else None,
-            num_prompt_tokens=metrics.num_prompt_tokens,
-            num_output_tokens=metrics.num_output_tokens,
-            num_preemptions=metrics.num_preemptions,
-            finish_reason=finish_reason,
-        )
-
-
-@dataclass(frozen=True)
-class ChatError:
-    """Why there is no (complete) answer: one message for the page, and what kind of error it was."""
-
-    message: str
-    is_context_full: bool = False
-    """Dropping the oldest turns would help."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One message of a conversation."""
-
-    role: Literal["user", "assistant"]
-    text: str
-    stats: AnswerStats | None = None
-    error: ChatError | None = None
-
-
-Conversation = tuple[Turn, ...]
-
-
-@dataclass(frozen=True)
 class AnswerUpdate:
     """State of the answer at one moment. The last one of a turn has `is_final`."""
 
@@ -138,40 +88,6 @@ class AnswerUpdate:
     def turn(self) -> Turn:
         """The answer as a message of the conversation."""
         return Turn("assistant", self.text, self.stats, self.error)
-
-
-def chat_messages(conversation: Conversation, system_prompt: str) -> list[dict[str, str]]:
-    """Return the conversation as the chat template wants it. Turns without text are left out."""
-    messages = [{"role": "system", "content": system_prompt.strip()}] if system_prompt.strip() else []
-    return messages + [{"role": turn.role, "content": turn.text} for turn in conversation if turn.text]
-
-
-def without_last_answer(conversation: Conversation) -> Conversation:
-    """Return the conversation up to and with the last user message (Regenerate)."""
-    for index in range(len(conversation) - 1, -1, -1):
-        if conversation[index].role == "user":
-            return conversation[: index + 1]
-    return ()
-
-
-def drop_oldest_turns(
-    service: EngineService, conversation: Conversation, system_prompt: str, max_tokens: int | None
-) -> Conversation:
-    """Return the conversation without its oldest exchanges, so that the prompt and an answer fit.
-
-    The last user message always stays. Room is left for `max_tokens`, at most half of the context.
-    """
-    status = service.status
-    limit = min(status.max_model_len, status.num_blocks * status.block_size)
-    room = min(max_tokens or limit // 2, limit // 2)
-    kept = conversation
-    while sum(turn.role == "user" for turn in kept) > 1:
-        if len(service.tokenizer.encode_chat(chat_messages(kept, system_prompt))) + room <= limit:
-            break
-        kept = kept[1:]
-        while kept[0].role != "user":
-            kept = kept[1:]
-    return kept
 
 
 def find_phase(record: StepRecord | None, request_id: str) -> tuple[Phase, RequestState | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from workbench.ui.chat_session import Conversation
+from workbench.ui.turns import Conversation
 
 CAPACITY: Final = 500
 """Conversations kept by default."""

@@ -8,12 +8,14 @@ The result is one HTML block without line breaks: the browser's own Markdown ste
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from typing import Final
 
 from markdown_it import MarkdownIt
 
 from workbench.ui import numbers
-from workbench.ui.chat_session import AnswerStats, ChatError, Phase, PhaseKind, Turn
+from workbench.ui.chat_session import Phase, PhaseKind
+from workbench.ui.turns import AnswerStats, ChatError, Turn
 
 
 def _build_renderer() -> MarkdownIt:
@@ -43,7 +45,16 @@ def plain(text: str) -> str:
 
 def user_message(turn: Turn) -> str:
     """A visitor's message."""
-    return f'<div class="wb-msg"><div class="wb-who">You</div><div class="wb-body">{plain(turn.text)}</div></div>'
+    return f'<div class="wb-msg">{_who("You", "Edit", "Copy")}<div class="wb-body">{plain(turn.text)}</div></div>'
+
+
+def _who(name: str, *actions: str) -> str:
+    """Who speaks, and what can be done with the message. The page's script tells messages apart by their place."""
+    buttons = "".join(
+        f'<button type="button" class="wb-act wb-act-{action.lower()}" title="{action} this message">{action}</button>'
+        for action in actions
+    )
+    return f'<div class="wb-who">{html.escape(name)}{buttons}</div>'
 
 
 def assistant_message(turn: Turn, model_name: str, phase: Phase | None = None) -> str:
@@ -57,8 +68,9 @@ def assistant_message(turn: Turn, model_name: str, phase: Phase | None = None) -
         body = "" if turn.error else '<div class="wb-body wb-waiting">(no text)</div>'
     footer = answer_footer(turn.stats, phase) if turn.stats and (turn.text or not is_streaming) else ""
     error = error_note(turn.error) if turn.error else ""
+    actions = ["Copy"] if turn.text and not is_streaming else []
     return (
-        f'<div class="wb-msg"><div class="wb-who">{html.escape(model_name)}</div>{body}{error}'
+        f'<div class="wb-msg">{_who(model_name, *actions)}{body}{error}'
         f"{'' if turn.error and not turn.text else footer}</div>"
     )
 
@@ -76,23 +88,26 @@ def _waiting_words(phase: Phase) -> str:
 def answer_footer(stats: AnswerStats, phase: Phase | None) -> str:
     """The figures under an answer: `TTFT · ITL p50 / p95 · tok/s · prompt · finish reason`."""
     end = phase.words if phase is not None and phase.kind is not PhaseKind.DECODE else "streaming"
-    if stats.finish_reason is not None:
-        end = stats.finish_reason.value
+    parts = figures(stats, end, lambda value: f"<b>{value}</b>")
+    return '<div class="wb-foot">' + "".join(f"<span>{part}</span>" for part in parts) + "</div>"
+
+
+def figures(stats: AnswerStats, end: str, mark: Callable[[str], str] = str) -> list[str]:
+    """Return the figures of an answer in words, each value through `mark`; `end` stands for a missing finish reason."""
     itl_p50, itl_p95 = numbers.milliseconds(stats.itl_p50_s), numbers.milliseconds(stats.itl_p95_s)
     if itl_p50.endswith(" ms") and itl_p95.endswith(" ms"):
         itl_p50 = itl_p50.removesuffix(" ms")
     parts = [
-        f"TTFT <b>{numbers.milliseconds(stats.ttft_s)}</b>",
-        f"ITL p50 <b>{itl_p50}</b> / p95 <b>{itl_p95}</b>",
-        f"<b>{numbers.rate(stats.tokens_per_s)}</b> tok/s",
-        f"prompt <b>{numbers.count(stats.num_prompt_tokens)}</b>",
+        f"TTFT {mark(numbers.milliseconds(stats.ttft_s))}",
+        f"ITL p50 {mark(itl_p50)} / p95 {mark(itl_p95)}",
+        f"{mark(numbers.rate(stats.tokens_per_s))} tok/s",
+        f"prompt {mark(numbers.count(stats.num_prompt_tokens))}",
     ]
     if stats.num_output_tokens:
-        parts.append(f"<b>{numbers.count(stats.num_output_tokens)}</b> out")
+        parts.append(f"{mark(numbers.count(stats.num_output_tokens))} out")
     if stats.num_preemptions:
-        parts.append(f"preempted <b>{stats.num_preemptions}</b>×")
-    parts.append(end)
-    return '<div class="wb-foot">' + "".join(f"<span>{part}</span>" for part in parts) + "</div>"
+        parts.append(f"preempted {mark(str(stats.num_preemptions))}×")
+    return [*parts, end if stats.finish_reason is None else stats.finish_reason.value]
 
 
 def error_note(error: ChatError) -> str:

@@ -1,4 +1,4 @@
-"""Settings of the page as plain data: what the sidebar holds, what differs from the engine, what to do about it."""
+"""Engine settings of the page as plain data: what the sidebar holds, what differs from the engine, what to do."""
 
 from __future__ import annotations
 
@@ -8,60 +8,11 @@ from typing import Any, Final
 
 from workbench.config import LIVE_FIELDS, EngineConfig
 from workbench.engine.service import EngineService
-from workbench.errors import ConfigurationError, InvalidSamplingParamsError
-from workbench.sampling_params import SamplingParams
+from workbench.errors import ConfigurationError
 
 ENGINE_FIELDS: Final = ("block_size", "num_blocks", "max_num_batched_tokens", "max_num_seqs")
 """Engine settings in the sidebar, in the order of its controls."""
 RELOAD_DRAIN_S: Final = 30.0
-
-
-def sampling_params(
-    temperature: float | None,
-    top_p: float | None,
-    top_k: float | None,
-    seed: str | None,
-    max_tokens: float | None,
-    stop: str | None,
-) -> SamplingParams:
-    """Turn the sidebar's values into sampling parameters. An empty seed or limit means none.
-
-    Raises:
-        InvalidSamplingParamsError: a value is missing, not whole, or out of range.
-    """
-    return SamplingParams(
-        temperature=_given("temperature", temperature),
-        top_p=_given("top_p", top_p),
-        top_k=_whole("top_k", _given("top_k", top_k)),
-        seed=_seed(seed),
-        max_tokens=_whole("max_tokens", max_tokens),
-        stop=tuple(line for line in (stop or "").splitlines() if line),
-    )
-
-
-def _given(name: str, value: float | None) -> float:
-    if value is None:
-        raise InvalidSamplingParamsError(f"{name} is empty: give a number")
-    return value
-
-
-def _seed(text: str | None) -> int | None:
-    """Return the seed, typed as text since a browser's numbers do not hold all of its digits."""
-    if not text or not text.strip():
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidSamplingParamsError(f"seed={text!r} is not valid: give a whole number, or nothing") from None
-
-
-def _whole(name: str, value: float | None) -> Any:
-    """Return a whole number as int (Gradio gives floats); other values go on to be refused by name."""
-    if value is None:
-        return None
-    if isinstance(value, float) and value != int(value):
-        raise InvalidSamplingParamsError(f"{name}={value} is not valid: give a whole number")
-    return int(value)
 
 
 @dataclass(frozen=True)

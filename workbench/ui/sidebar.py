@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +11,11 @@ import gradio as gr
 from workbench.config import BLOCK_SIZES, LIVE_FIELDS
 from workbench.engine.service import EngineService
 from workbench.errors import WorkbenchError
-from workbench.presets import Preset
-from workbench.sampling_params import SamplingParams
+from workbench.ui.notes import note
+from workbench.ui.preset_controls import build_preset_saver
+from workbench.ui.preset_store import PresetStore
+from workbench.ui.sampling_controls import build_sampling_controls
+from workbench.ui.sampling_form import FIELDS, FORM_VERSION, form_values, kept_form
 from workbench.ui.settings import (
     ENGINE_FIELDS,
     EngineChanges,
@@ -23,6 +24,10 @@ from workbench.ui.settings import (
     current_engine_values,
     engine_changes,
 )
+
+STORAGE_KEY: Final = "wb-sampling"
+STORAGE_SECRET: Final = "inference-workbench"  # nothing is secret; a random one would be lost at a restart
+KEEP_FORM: Final = f"(...values) => [{{ version: {FORM_VERSION}, values }}]"
 
 BRAND: Final = (
     '<div class="wb-brand"><svg width="18" height="18" viewBox="0 0 18 18" aria-hidden="true"><g fill="currentColor">'
@@ -40,75 +45,43 @@ class Sidebar:
     """The controls that other parts of the page read."""
 
     sampling: list[gr.components.Component]
-    """Temperature, top-p, top-k, seed, max tokens, stop: the arguments of `settings.sampling_params`."""
+    """In the order of `sampling_form.FIELDS`."""
     system_prompt: gr.Textbox
 
 
-def build_sidebar(service: EngineService, presets: Mapping[str, Preset], selected: str) -> Sidebar:
+def build_sidebar(service: EngineService, store: PresetStore, selected: str) -> Sidebar:
     """Lay out the sidebar and wire its events. Call inside `gr.Blocks`."""
     with gr.Sidebar(width=272, elem_id="wb-sidebar"):
         gr.HTML(BRAND)
         preset = gr.Dropdown(
-            [(item.title, name) for name, item in presets.items()],
-            value=selected,
-            label="Preset",
-            elem_id="wb-preset",
-            elem_classes="wb-field",
+            store.choices, value=selected, label="Preset", elem_id="wb-preset", elem_classes="wb-field"
         )
-        description = gr.HTML(_note(presets[selected].description), elem_classes="wb-preset-note")
-        sampling, system_prompt = _sampling_section(presets[selected].sampling)
+        description = gr.HTML(note(store[selected].description), elem_classes="wb-preset-note")
+        sampling, system_prompt = build_sampling_controls(store[selected].sampling)
         engine = _engine_section(service)
+        if store.can_save:
+            build_preset_saver(service, store, preset, description, sampling, engine)
         with gr.Column(elem_classes="wb-apply"):
-            note = gr.HTML("", elem_id="wb-apply-note")
+            apply_note_line = gr.HTML("", elem_id="wb-apply-note")
             apply = gr.Button("Apply", interactive=False, elem_id="wb-apply")
-    _wire(service, presets, preset, description, sampling, engine, apply, note)
+    kept = gr.BrowserState(None, storage_key=STORAGE_KEY, secret=STORAGE_SECRET)
+    controls = _Controls(preset, description, sampling, system_prompt, engine, apply, apply_note_line, kept)
+    _wire_sampling(store, controls)
+    _wire_engine(service, store, controls)
     return Sidebar(sampling, system_prompt)
 
 
-def _sampling_section(params: SamplingParams) -> tuple[list[gr.components.Component], gr.Textbox]:
-    with gr.Accordion("Sampling", open=True, elem_classes="wb-section wb-yours"), gr.Row(elem_classes="wb-form"):
-        controls: list[gr.components.Component] = [
-            gr.Slider(0, 2, params.temperature, step=0.05, label="Temperature", elem_classes="wb-slider", min_width=0),
-            gr.Slider(0.05, 1, params.top_p, step=0.05, label="Top-p", elem_classes="wb-slider", min_width=0),
-            gr.Slider(0, 200, max(params.top_k, 0), step=1, label="Top-k", elem_classes="wb-slider", min_width=0),
-            gr.Textbox(
-                "" if params.seed is None else str(params.seed),
-                label="Seed",
-                placeholder="random",
-                elem_classes="wb-field wb-mono",
-                elem_id="wb-seed",
-                min_width=0,
-            ),
-            gr.Number(
-                params.max_tokens,
-                label="Max tokens",
-                placeholder="as many as fit",
-                precision=0,
-                elem_classes="wb-field wb-mono",
-                elem_id="wb-max-tokens",
-                min_width=0,
-            ),
-            gr.Textbox(
-                "\n".join(params.stop_texts),
-                label="Stop",
-                placeholder="one per line",
-                lines=1,
-                max_lines=4,
-                elem_classes="wb-field wb-mono",
-                elem_id="wb-stop-texts",
-                min_width=0,
-            ),
-        ]
-        system_prompt = gr.Textbox(
-            "",
-            label="System prompt",
-            placeholder="none",
-            lines=2,
-            max_lines=6,
-            elem_classes="wb-field wb-full",
-            elem_id="wb-system-prompt",
-        )
-    return controls, system_prompt
+@dataclass(frozen=True)
+class _Controls:
+    preset: gr.Dropdown
+    description: gr.HTML
+    sampling: list[gr.components.Component]
+    system_prompt: gr.Textbox
+    engine: list[Any]
+    apply: gr.Button
+    note: gr.HTML
+    kept: gr.BrowserState
+    """The visitor's sampling settings and system prompt, in the browser."""
 
 
 def _engine_section(service: EngineService) -> list[Any]:
@@ -145,60 +118,66 @@ def _tag(name: str) -> str:
     return "wb-live" if name in LIVE_FIELDS else "wb-reload"
 
 
-def _note(text: str, *, is_error: bool = False) -> str:
-    css = "wb-note-error" if is_error else "wb-note"
-    return f'<p class="{css}"{" role=alert" if is_error else ""}>{html.escape(text)}</p>' if text else ""
+_QUIET: Final[dict[str, Any]] = {
+    "queue": False,
+    "show_progress": "hidden",
+    "api_visibility": "private",
+    "concurrency_limit": None,
+}
 
 
-def _wire(
-    service: EngineService,
-    presets: Mapping[str, Preset],
-    preset: gr.Dropdown,
-    description: gr.HTML,
-    sampling: list[gr.components.Component],
-    engine: list[Any],
-    apply: gr.Button,
-    note: gr.HTML,
-) -> None:
+def _wire_sampling(store: PresetStore, controls: _Controls) -> None:
+    """A preset fills in the form; what the visitor sets is kept in the browser."""
+
     async def choose_preset(name: str) -> list[Any]:
-        item = presets[name]
-        params, values = item.sampling, item.engine_config()
-        seed = "" if params.seed is None else str(params.seed)
-        own = [params.temperature, params.top_p, max(params.top_k, 0), seed, params.max_tokens]
+        item = store[name]
+        values = item.engine_config()
         return [
-            _note(item.description),
-            *own,
-            "\n".join(params.stop_texts),
+            note(item.description),
+            *form_values(item.sampling),
             *(gr.skip() if getattr(values, field) is None else getattr(values, field) for field in ENGINE_FIELDS),
         ]
 
+    own = [*controls.sampling, controls.system_prompt]
+    # By the browser alone. On `input`, not on `change`, which fires while the page is being filled in.
+    keep = {"fn": None, "inputs": own, "outputs": controls.kept, "js": KEEP_FORM, **_QUIET}
+    gr.on([control.input for control in own], **keep)  # type: ignore[attr-defined]
+    chosen = controls.preset.input(
+        choose_preset, controls.preset, [controls.description, *controls.sampling, *controls.engine], **_QUIET
+    )
+    chosen.then(**keep)
+
+
+def _wire_engine(service: EngineService, store: PresetStore, controls: _Controls) -> None:
+    """Count the changes, apply them, and show what is in force when the page opens."""
+
     async def count_changes(*wanted: float | None) -> tuple[Any, str]:
         changes = engine_changes(service, *wanted)
-        return gr.Button(changes.button_label, interactive=bool(changes.values)), _note(apply_note(service, changes))
+        return gr.Button(changes.button_label, interactive=bool(changes.values)), note(apply_note(service, changes))
 
     async def apply_now(*wanted: float | None) -> Any:
         changes = engine_changes(service, *wanted)
         word = "Reloading …" if changes.needs_reload else "Applying …"
-        yield gr.Button(word, interactive=False), _note(apply_note(service, changes))
+        yield gr.Button(word, interactive=False), note(apply_note(service, changes))
         try:
             await asyncio.to_thread(apply_changes, service, changes)
         except WorkbenchError as error:
-            yield gr.Button(changes.button_label, interactive=True), _note(str(error), is_error=True)
+            yield gr.Button(changes.button_label, interactive=True), note(str(error), is_error=True)
             return
-        yield gr.Button(EngineChanges({}).button_label, interactive=False), _note("Applied.")
+        yield gr.Button(EngineChanges({}).button_label, interactive=False), note("Applied.")
 
-    async def show_current() -> list[Any]:
-        """Fill in what is in force when the page opens: another visitor may have changed it."""
+    async def show_current(kept: Any) -> list[Any]:
+        """Fill in what is in force, which another visitor may have changed, and what this one had set."""
         current = current_engine_values(service)
-        return [*(current[name] for name in ENGINE_FIELDS), EngineChanges({}).button_label]
+        return [
+            *(kept_form(kept) or [gr.skip()] * (len(FIELDS) + 1)),
+            gr.Dropdown(choices=store.choices),
+            *(current[name] for name in ENGINE_FIELDS),
+            EngineChanges({}).button_label,
+        ]
 
-    quiet: dict[str, Any] = {
-        "queue": False,
-        "show_progress": "hidden",
-        "api_visibility": "private",
-        "concurrency_limit": None,
-    }
-    preset.input(choose_preset, preset, [description, *sampling, *engine], **quiet)
-    gr.on([control.change for control in engine], count_changes, engine, [apply, note], **quiet)
-    apply.click(apply_now, engine, [apply, note], **{**quiet, "queue": True})
-    gr.on(None, show_current, None, [*engine, apply], **quiet)
+    own = [*controls.sampling, controls.system_prompt]
+    engine = controls.engine
+    gr.on([control.change for control in engine], count_changes, engine, [controls.apply, controls.note], **_QUIET)
+    controls.apply.click(apply_now, engine, [controls.apply, controls.note], **{**_QUIET, "queue": True})
+    gr.on(None, show_current, controls.kept, [*own, controls.preset, *engine, controls.apply], **_QUIET)

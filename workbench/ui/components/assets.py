@@ -27,6 +27,7 @@ SCRIPTS: Final = (
     "totals.js",
     "block_map.js",
     "compact_map.js",
+    "chat_tools.js",
     "header.js",
 )
 

@@ -88,9 +88,26 @@
     parts.progressBar.style.width = isCounted ? `${(100 * service.done_bytes) / service.total_bytes}%` : "0%";
   }
 
+  /** What tells one error from another: the server, the engine, the words. */
+  const errorKey = (service) => JSON.stringify([wb.store.known.instance, wb.store.known.epoch, service.error, service.error_traceback]);
+
+  /** The error that this visitor has put aside, in all of the browser's tabs. */
+  const dismissed = {
+    key: null,
+    read() {
+      try { return localStorage.getItem("wb-dismissed-error") || this.key; } catch { return this.key; }
+    },
+    keep(key) {
+      this.key = key;
+      try { localStorage.setItem("wb-dismissed-error", key); } catch { /* private window: for this page only */ }
+    },
+  };
+
   function drawBanners(parts, service) {
     const isFailed = Boolean(service) && Boolean(service.error);
-    parts.error.hidden = !isFailed;
+    const canDismiss = isFailed && service.state !== "failed";
+    parts.error.hidden = !isFailed || (canDismiss && dismissed.read() === errorKey(service));
+    parts.dismiss.hidden = !canDismiss;
     if (isFailed) {
       wb.dom.setText(parts.errorText, service.error);
       wb.dom.setText(parts.errorTitle, service.state === "failed" ? "The engine is not running" : "The engine reported an error");
@@ -106,6 +123,10 @@
 
   wb.define("header", (root) => {
     const parts = wb.dom.parts(root);
+    parts.dismiss.addEventListener("click", () => {
+      dismissed.keep(errorKey(wb.store.service));
+      wb.store.notify("feed");
+    });
     return () => {
       const view = wb.store.view();
       root.classList.toggle("wb-stale", wb.feed.isStale());

@@ -8,8 +8,10 @@ import gradio as gr
 
 from workbench.engine.service import EngineService
 from workbench.ui.background import REQUESTS_PER_CLICK, BackgroundLoad
-from workbench.ui.chat_handlers import ChatHandlers, ChatWidgets, background_handler
+from workbench.ui.chat_handlers import ChatHandlers, background_handler
+from workbench.ui.chat_widgets import ChatWidgets
 from workbench.ui.components.block_map import compact_map
+from workbench.ui.components.chat_tools import chat_tools
 from workbench.ui.sidebar import Sidebar
 from workbench.ui.suggestions import SUGGESTIONS
 
@@ -27,6 +29,8 @@ def build_chat_page(service: EngineService, sidebar: Sidebar) -> None:
     widgets.add_background.click(add, None, widgets.background_note, queue=False, trigger_mode="multiple", **_PRIVATE)
 
 
+FOCUS_MESSAGE: Final = "() => document.querySelector('#wb-message textarea').focus()"
+
 _PRIVATE: Final[dict[str, Any]] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -34,7 +38,12 @@ def _wire(handlers: ChatHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> Non
     own = [sidebar.system_prompt, *sidebar.sampling]
     # No limit here: the engine queues, and a request that waits must not keep others out.
     streaming: dict[str, Any] = {"outputs": widgets.outputs, "concurrency_limit": None, **_PRIVATE}
-    gr.on([widgets.message.submit, widgets.send.click], handlers.send, [widgets.message, *own], **streaming)
+    gr.on(
+        [widgets.message.submit, widgets.send.click],
+        handlers.send,
+        [widgets.message, widgets.edited, *own],
+        **streaming,
+    )
     for button, suggestion in zip(widgets.suggestions, SUGGESTIONS, strict=True):
         button.click(handlers.sender_of(suggestion.text), own, **streaming)
     widgets.regenerate.click(handlers.regenerate, own, **streaming)
@@ -42,85 +51,101 @@ def _wire(handlers: ChatHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> Non
     # Past the queue, so that they act at once.
     widgets.stop.click(handlers.stop, queue=False, **_PRIVATE)
     widgets.clear.click(handlers.clear, None, widgets.outputs, queue=False, **_PRIVATE)
+    changed_by_edit = [widgets.message, *widgets.edit_outputs]
+    edit = widgets.tools.select(handlers.begin_edit, None, changed_by_edit, queue=False, **_PRIVATE)
+    edit.then(None, js=FOCUS_MESSAGE, **_PRIVATE)
+    widgets.cancel_edit.click(handlers.cancel_edit, None, changed_by_edit, queue=False, **_PRIVATE)
 
 
 def _lay_out() -> ChatWidgets:
     with gr.Row(elem_classes="wb-two", equal_height=False):
         with gr.Column(elem_classes="wb-chat", min_width=0):
-            chatbot = gr.Chatbot(
-                [],
-                show_label=False,
-                label="Conversation",
-                layout="panel",
-                height=None,
-                placeholder=EMPTY_CHAT,
-                buttons=[],
-                feedback_options=None,
-                latex_delimiters=[],
-                allow_tags=False,
-                allow_file_downloads=False,
-                group_consecutive_messages=False,
-                elem_id="wb-chatbot",
-                elem_classes="wb-chatbot",
-            )
+            parts: dict[str, Any] = {"chatbot": _chatbot()}
             with gr.Column(elem_classes="wb-composer", min_width=0):
-                with gr.Row(elem_classes="wb-try"):
-                    gr.HTML('<span class="wb-sub">Try</span>', elem_classes="wb-try-label")
-                    suggestions = [
-                        gr.Button(item.label, size="sm", elem_classes="wb-suggestion", min_width=0)
-                        for item in SUGGESTIONS
-                    ]
-                    drop_oldest = gr.Button(
-                        "Drop the oldest turns",
-                        size="sm",
-                        visible=False,
-                        min_width=0,
-                        elem_id="wb-drop-oldest",
-                        elem_classes="wb-small",
-                    )
-                    clear = gr.Button("New chat", size="sm", min_width=0, elem_id="wb-clear", elem_classes="wb-small")
-                    regenerate = gr.Button(
-                        "Regenerate",
-                        size="sm",
-                        interactive=False,
-                        min_width=0,
-                        elem_id="wb-regenerate",
-                        elem_classes="wb-small",
-                    )
-                with gr.Row(elem_classes="wb-send-row"):
-                    message = gr.Textbox(
-                        show_label=False,
-                        label="Message",
-                        placeholder="Message…  Enter sends, Shift+Enter breaks the line",
-                        lines=1,
-                        max_lines=8,
-                        container=False,
-                        elem_id="wb-message",
-                        autofocus=True,
-                        min_width=0,
-                    )
-                    stop = gr.Button("Stop", interactive=False, elem_id="wb-stop", elem_classes="wb-tall", min_width=0)
-                    send = gr.Button("Send", variant="primary", elem_id="wb-send", elem_classes="wb-tall", min_width=0)
+                parts |= _context_bar() | _edit_bar() | _suggestion_row() | _send_row()
         with gr.Column(elem_classes="wb-side", min_width=0):
-            request_map = compact_map()
-            with gr.Column(elem_classes="wb-card", min_width=0):
-                gr.HTML(
-                    '<h3>Load the engine</h3><p class="wb-note">Sends real requests that share the pool with yours.</p>'
-                )
-                add_background = gr.Button(
-                    f"Add {REQUESTS_PER_CLICK} background requests", size="sm", elem_id="wb-background"
-                )
-                background_note = gr.HTML("", elem_id="wb-background-note")
-    return ChatWidgets(
-        chatbot,
-        message,
-        send,
-        stop,
-        clear,
-        regenerate,
-        drop_oldest,
-        request_map,
-        suggestions,
-        add_background,
-        background_note,
+            parts["request_map"] = compact_map()
+            parts |= _load_card()
+            parts["tools"] = chat_tools()
+    return ChatWidgets(**parts)
+
+
+def _chatbot() -> gr.Chatbot:
+    return gr.Chatbot(
+        [],
+        show_label=False,
+        label="Conversation",
+        layout="panel",
+        height=None,
+        placeholder=EMPTY_CHAT,
+        buttons=[],
+        feedback_options=None,
+        latex_delimiters=[],
+        allow_tags=False,
+        allow_file_downloads=False,
+        group_consecutive_messages=False,
+        elem_id="wb-chatbot",
+        elem_classes="wb-chatbot",
     )
+
+
+def _context_bar() -> dict[str, Any]:
+    """Says that the context is full, and offers what helps."""
+    with gr.Row(elem_classes="wb-bar-row", visible=False) as bar:
+        note = gr.HTML("", elem_id="wb-context-note")
+        button = _small_button("Drop the oldest turns", "wb-drop-oldest")
+    return {"context_bar": bar, "context_note": note, "drop_oldest": button}
+
+
+def _edit_bar() -> dict[str, Any]:
+    """Says which message is edited."""
+    with gr.Row(elem_classes="wb-bar-row", visible=False) as bar:
+        note = gr.HTML("", elem_id="wb-edit-note")
+        button = _small_button("Cancel", "wb-edit-cancel")
+    return {
+        "edit_bar": bar,
+        "edit_note": note,
+        "cancel_edit": button,
+        "edited": gr.Number(None, precision=0, visible=False),
+    }
+
+
+def _suggestion_row() -> dict[str, Any]:
+    with gr.Row(elem_classes="wb-try"):
+        gr.HTML('<span class="wb-sub">Try</span>', elem_classes="wb-try-label")
+        suggestions = [
+            gr.Button(item.label, size="sm", elem_classes="wb-suggestion", min_width=0) for item in SUGGESTIONS
+        ]
+        clear = _small_button("New chat", "wb-clear")
+        regenerate = _small_button("Regenerate", "wb-regenerate", interactive=False)
+    return {"suggestions": suggestions, "clear": clear, "regenerate": regenerate}
+
+
+def _send_row() -> dict[str, Any]:
+    with gr.Row(elem_classes="wb-send-row"):
+        message = gr.Textbox(
+            show_label=False,
+            label="Message",
+            placeholder="Message…  Enter sends, Shift+Enter breaks the line",
+            lines=1,
+            max_lines=8,
+            container=False,
+            elem_id="wb-message",
+            autofocus=True,
+            min_width=0,
+        )
+        stop = gr.Button("Stop", interactive=False, elem_id="wb-stop", elem_classes="wb-tall", min_width=0)
+        send = gr.Button("Send", variant="primary", elem_id="wb-send", elem_classes="wb-tall", min_width=0)
+    return {"message": message, "stop": stop, "send": send}
+
+
+def _load_card() -> dict[str, Any]:
+    with gr.Column(elem_classes="wb-card", min_width=0):
+        gr.HTML('<h3>Load the engine</h3><p class="wb-note">Sends real requests that share the pool with yours.</p>')
+        button = gr.Button(f"Add {REQUESTS_PER_CLICK} background requests", size="sm", elem_id="wb-background")
+        note = gr.HTML("", elem_id="wb-background-note")
+    return {"add_background": button, "background_note": note}
+
+
+def _small_button(label: str, elem_id: str, *, interactive: bool = True) -> gr.Button:
+    return gr.Button(label, size="sm", interactive=interactive, min_width=0, elem_id=elem_id, elem_classes="wb-small")

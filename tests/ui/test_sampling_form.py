@@ -1,0 +1,161 @@
+"""From what the sampling form holds to parameters, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ui.scripted_service import OneTokenPerCharacter
+from workbench.errors import EngineStoppedError, InvalidSamplingParamsError
+from workbench.sampling_params import SamplingParams
+from workbench.ui.sampling_form import FIELDS, form_values, kept_form, logit_bias, sampling_params
+
+NEUTRAL = {
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 40.0,
+    "min_p": 0,
+    "seed": "",
+    "max_tokens": None,
+    "stop": "",
+    "repetition_penalty": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "min_tokens": None,
+    "bad_words": "",
+    "logit_bias": "",
+    "ignore_eos": False,
+}
+
+
+def read(**values: Any) -> SamplingParams:
+    shown = NEUTRAL | values
+    return sampling_params([shown[name] for name in FIELDS], OneTokenPerCharacter)
+
+
+def not_loaded() -> Any:
+    raise EngineStoppedError("the engine is loading: wait until the model is loaded")
+
+
+def test_form_values_become_parameters_field_by_field():
+    params = read(
+        seed="123",
+        max_tokens=64.0,
+        stop="###\n\nEnd",
+        min_p=0.05,
+        repetition_penalty=1.1,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        min_tokens=4.0,
+        bad_words="one\ntwo words",
+        logit_bias="7: -5",
+        ignore_eos=True,
+    )
+    assert params == SamplingParams(
+        temperature=0.7,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.05,
+        seed=123,
+        max_tokens=64,
+        stop=("###", "End"),
+        repetition_penalty=1.1,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        min_tokens=4,
+        bad_words=("one", "two words"),
+        logit_bias={7: -5.0},
+        ignore_eos=True,
+    )
+
+
+def test_form_left_alone_changes_nothing():
+    assert read() == SamplingParams(temperature=0.7, top_p=0.9, top_k=40, max_tokens=None)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"temperature": None}, "temperature is empty"),
+        ({"repetition_penalty": None}, "repetition_penalty is empty"),
+        ({"temperature": -1}, "temperature=-1"),
+        ({"top_k": 0.5}, "top_k=0.5"),
+        ({"seed": "abc"}, "seed='abc'"),
+        ({"seed": "-4"}, "seed=-4"),
+        ({"max_tokens": 0}, "max_tokens=0"),
+        ({"min_p": 1.5}, "min_p=1.5"),
+        ({"presence_penalty": 3}, "presence_penalty=3"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens=9 is not valid: give at most max_tokens, which is 8"),
+        ({"logit_bias": "7: 101"}, "logit_bias={7: 101.0} is not valid"),
+    ],
+)
+def test_form_refuses_a_wrong_value_by_name(values: Any, words: str):
+    with pytest.raises(InvalidSamplingParamsError, match=words):
+        read(**values)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", {}),
+        ("7: -5\n\n 12 :0.5", {7: -5.0, 12: 0.5}),
+        ("a: 1", {97: 1.0}),
+        (" : 2", None),
+        (":: 3", {58: 3.0}),
+        ('"7": 4', {55: 4.0}),
+        ('" ": 4', {32: 4.0}),
+    ],
+)
+def test_logit_bias_names_tokens_by_id_or_text(text: str, found: Any):
+    if found is None:
+        with pytest.raises(InvalidSamplingParamsError, match="write a token, a colon and a number"):
+            logit_bias(text, OneTokenPerCharacter)
+    else:
+        assert logit_bias(text, OneTokenPerCharacter) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("7", r"the line '7' is not understood: write a token, a colon and a number"),
+        ("7:", r"the line '7:' is not understood: '' is not a number"),
+        ("7: much", r"'much' is not a number: give one from -100 to 100"),
+        ("ab: 1", r"'ab' is 2 tokens \(97, 98\): give a single one, or its id"),
+        (" a: 1", r"' a' is 2 tokens"),
+        ("a: 1\n97: 2", r"token 97 is given twice"),
+    ],
+)
+def test_logit_bias_refuses_a_line_with_the_line_and_the_remedy(text: str, words: str):
+    with pytest.raises(InvalidSamplingParamsError, match=words):
+        logit_bias(text, OneTokenPerCharacter)
+
+
+def test_logit_bias_asks_for_the_tokenizer_only_to_look_up_a_text():
+    assert logit_bias("7: 1", not_loaded) == {7: 1.0}
+    with pytest.raises(EngineStoppedError):
+        logit_bias("a: 1", not_loaded)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=None),
+        SamplingParams(temperature=0.5, seed=3, stop=("a", "b"), bad_words="c", logit_bias={5: -2.5}, min_tokens=2),
+    ],
+)
+def test_form_shows_parameters_so_that_they_are_read_back(params: SamplingParams):
+    assert sampling_params(form_values(params), OneTokenPerCharacter) == params
+
+
+def test_form_kept_by_the_browser_is_taken_back_only_when_it_fits():
+    values = [*form_values(SamplingParams(temperature=0.5)), "be brief"]
+    assert kept_form({"version": 1, "values": values}) == values
+    others: list[Any] = [
+        None,
+        [],
+        {"version": 0, "values": values},
+        {"version": 1, "values": values[:-1]},
+        {"version": 1},
+    ]
+    assert [kept_form(other) for other in others] == [None] * 5

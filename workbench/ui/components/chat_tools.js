@@ -1,0 +1,102 @@
+/* Copying and saving a conversation, and the buttons on its messages. All of it happens in the browser. */
+(function (wb) {
+  "use strict";
+
+  const SAID_MS = 2500;
+
+  /** Put text on the clipboard; where the page is not trusted with it (plain HTTP), by way of a selection. */
+  async function copy(text) {
+    if (navigator.clipboard && window.isSecureContext) {
+      try {
+        await navigator.clipboard.writeText(text);
+        return true;
+      } catch { /* refused by the browser or a person: the old way may still do */ }
+    }
+    const area = wb.dom.element("textarea", "wb-sr");
+    area.value = text;
+    const focused = document.activeElement;
+    document.body.append(area);
+    area.select();
+    const isCopied = document.execCommand("copy");
+    area.remove();
+    if (focused) focused.focus();
+    return isCopied;
+  }
+
+  /** Hand a text to the browser as a file. */
+  function save(name, type, text) {
+    const link = wb.dom.element("a", "");
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
+
+  /** `conversation-2025-04-01-1530.md`, in the visitor's own time. */
+  function fileName(extension) {
+    const now = new Date();
+    const two = (n) => String(n).padStart(2, "0");
+    const day = [now.getFullYear(), two(now.getMonth() + 1), two(now.getDate())].join("-");
+    return `conversation-${day}-${two(now.getHours())}${two(now.getMinutes())}.${extension}`;
+  }
+
+  class ChatTools {
+    constructor(root, context) {
+      this.root = root;
+      this.context = context;
+      this.parts = wb.dom.parts(root);
+      this.timer = null;
+      this.parts.copy.addEventListener("click", () => this.copyAll());
+      this.parts.saveMarkdown.addEventListener("click", () => this.saveAs("md", "text/markdown", "markdown"));
+      this.parts.saveJson.addEventListener("click", () => this.saveAs("json", "application/json", "json"));
+      this.onClick = (event) => this.clicked(event);
+      document.addEventListener("click", this.onClick);
+      context.watch("value", () => this.show());
+      this.show();
+    }
+
+    get conversation() { return this.context.props.value || null; }
+
+    show() {
+      for (const name of ["copy", "saveMarkdown", "saveJson"]) this.parts[name].disabled = !this.conversation;
+    }
+
+    say(words) {
+      wb.dom.setText(this.parts.said, words);
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => wb.dom.setText(this.parts.said, ""), SAID_MS);
+    }
+
+    async copyAll() {
+      this.say((await copy(this.conversation.markdown)) ? "Copied." : "The browser does not allow copying: save it instead.");
+    }
+
+    saveAs(extension, type, key) {
+      const name = fileName(extension);
+      save(name, type, this.conversation[key]);
+      this.say(`Saved as ${name}.`);
+    }
+
+    /** A button on a message: its place among the messages is its place in the conversation. */
+    clicked(event) {
+      if (!this.root.isConnected) { document.removeEventListener("click", this.onClick); return; }
+      const button = event.target.closest && event.target.closest("#wb-chatbot .wb-act");
+      if (!button) return;
+      const index = [...document.querySelectorAll("#wb-chatbot .wb-msg")].indexOf(button.closest(".wb-msg"));
+      if (button.classList.contains("wb-act-edit")) this.context.trigger("select", { index, value: "edit" });
+      else this.copyMessage(button, index);
+    }
+
+    async copyMessage(button, index) {
+      const text = this.conversation && this.conversation.texts[index];
+      const isCopied = typeof text === "string" && (await copy(text));
+      button.textContent = isCopied ? "Copied" : "Not copied";
+      setTimeout(() => { button.textContent = "Copy"; }, SAID_MS);
+    }
+  }
+
+  wb.define("chatTools", (root, context) => {
+    const tools = new ChatTools(root, context);
+    return () => tools.show();
+  });
+})((window.wb = window.wb || {}));

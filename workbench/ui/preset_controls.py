@@ -1,0 +1,79 @@
+"""The part of the sidebar that saves the settings shown as a preset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from workbench.engine.service import EngineService
+from workbench.errors import WorkbenchError
+from workbench.ui.notes import note
+from workbench.ui.preset_store import PresetStore, is_local
+from workbench.ui.sampling_form import sampling_params
+from workbench.ui.settings import ENGINE_FIELDS
+
+
+def build_preset_saver(
+    service: EngineService,
+    store: PresetStore,
+    preset: gr.Dropdown,
+    description: gr.HTML,
+    sampling: list[gr.components.Component],
+    engine: list[Any],
+) -> None:
+    """Lay out and wire the accordion. Build it only where visitors may write files."""
+    with gr.Accordion("Save as preset", open=False, elem_classes="wb-section wb-saver"), gr.Row(elem_classes="wb-form"):
+        name = _field("Name", "letters, digits, dashes", "wb-preset-name", "wb-mono")
+        title = _field("Title", "as the list shows it", "wb-preset-title")
+        about = _field("Description", "what it is for", "wb-preset-about", "wb-full")
+        with gr.Column(elem_classes="wb-full", min_width=0):
+            save = gr.Button("Save preset", size="sm", elem_id="wb-preset-save")
+            said = gr.HTML("", elem_id="wb-preset-said")
+
+    async def save_preset(
+        request: gr.Request, base: str, new_name: str, new_title: str, new_about: str, *values: Any
+    ) -> list[Any]:
+        wanted, own = values[: len(ENGINE_FIELDS)], values[len(ENGINE_FIELDS) :]
+        if not is_local(request.client.host if request.client else None):
+            return [gr.skip(), gr.skip(), note("Presets can be saved from this machine only.", is_error=True)]
+        try:
+            params = sampling_params(own, lambda: service.tokenizer)
+            settings = engine_settings(store[base].engine, wanted)
+            is_old = store.save(new_name.strip(), new_title, new_about, settings, params)
+        except WorkbenchError as error:
+            return [gr.skip(), gr.skip(), note(str(error), is_error=True)]
+        item = store[new_name.strip()]
+        words = f"{'Replaced' if is_old else 'Saved as'} presets/{item.name}.toml."
+        return [gr.Dropdown(choices=store.choices, value=item.name), note(item.description), note(words)]
+
+    save.click(
+        save_preset,
+        [preset, name, title, about, *engine, *sampling],
+        [preset, description, said],
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+
+
+def engine_settings(base: Any, wanted: Any) -> dict[str, Any]:
+    """Return a preset's engine settings with those of the sidebar on top; a field left empty keeps its value."""
+    shown = {name: int(value) for name, value in zip(ENGINE_FIELDS, wanted, strict=True) if value not in (None, "")}
+    settings = dict(base)
+    if "num_blocks" in shown:  # both size the pool
+        settings.pop("kv_cache_bytes", None)
+    return settings | shown
+
+
+def _field(label: str, placeholder: str, elem_id: str, css: str = "") -> gr.Textbox:
+    return gr.Textbox(
+        "",
+        label=label,
+        placeholder=placeholder,
+        lines=1,
+        max_lines=1,
+        elem_id=elem_id,
+        elem_classes=["wb-field", *css.split()],
+        min_width=0,
+    )

@@ -1,0 +1,147 @@
+"""The controls of the sampling form: the usual ones, and those of an accordion of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from workbench.sampling_params import SamplingParams
+from workbench.ui.sampling_form import FIELDS, form_values
+
+
+def build_sampling_controls(params: SamplingParams) -> tuple[list[gr.components.Component], gr.Textbox]:
+    """Lay out both accordions; return the controls in the order of `FIELDS`, and the system prompt."""
+    shown = dict(zip(FIELDS, form_values(params), strict=True))
+    with gr.Accordion("Sampling", open=True, elem_classes="wb-section wb-yours"), gr.Row(elem_classes="wb-form"):
+        controls = _usual_controls(shown)
+        system_prompt = gr.Textbox(
+            "",
+            label="System prompt",
+            placeholder="none",
+            lines=2,
+            max_lines=6,
+            elem_classes="wb-field wb-full",
+            elem_id="wb-system-prompt",
+        )
+    advanced = gr.Accordion("Advanced sampling", open=False, elem_classes="wb-section wb-yours", elem_id="wb-advanced")
+    with advanced, gr.Row(elem_classes="wb-form wb-explained"):
+        controls |= _advanced_controls(shown)
+    return [controls[name] for name in FIELDS], system_prompt
+
+
+def _usual_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
+    return {
+        "temperature": _slider(0, 2, 0.05, shown["temperature"], "Temperature"),
+        "top_p": _slider(0.05, 1, 0.05, shown["top_p"], "Top-p"),
+        "top_k": _slider(0, 200, 1, shown["top_k"], "Top-k"),
+        "min_p": _slider(0, 1, 0.01, shown["min_p"], "Min-p", elem_id="wb-min-p"),
+        "seed": _text(shown["seed"], "Seed", "random", "wb-seed"),
+        "max_tokens": _whole_number(shown["max_tokens"], "Max tokens", "wb-max-tokens", placeholder="as many as fit"),
+        "stop": _text(shown["stop"], "Stop", "one per line", "wb-stop-texts", lines=4, is_wide=True),
+    }
+
+
+def _advanced_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
+    return {
+        "repetition_penalty": _slider(
+            0.5,
+            2,
+            0.05,
+            shown["repetition_penalty"],
+            "Repetition penalty",
+            "Above 1, every token of the prompt and the answer becomes less likely to come again. 1 is off.",
+            "wb-repetition-penalty",
+        ),
+        "presence_penalty": _slider(
+            -2,
+            2,
+            0.1,
+            shown["presence_penalty"],
+            "Presence penalty",
+            "Taken once from each token that the answer holds already: above 0, it moves to new words. 0 is off.",
+            "wb-presence-penalty",
+        ),
+        "frequency_penalty": _slider(
+            -2,
+            2,
+            0.1,
+            shown["frequency_penalty"],
+            "Frequency penalty",
+            "Taken for each time that a token stands in the answer: above 0, it repeats itself less. 0 is off.",
+            "wb-frequency-penalty",
+        ),
+        "min_tokens": _whole_number(
+            shown["min_tokens"], "Min tokens", "wb-min-tokens", info="The answer cannot end before this many tokens."
+        ),
+        "bad_words": _text(
+            shown["bad_words"],
+            "Bad words",
+            "one per line",
+            "wb-bad-words",
+            "Never generated: the token that would complete one is left out.",
+            lines=6,
+        ),
+        "logit_bias": _text(
+            shown["logit_bias"],
+            "Logit bias",
+            "token or id: number",
+            "wb-logit-bias",
+            "Added to the score of one token, from -100 (never) to 100 (always). A space before the token counts.",
+            lines=6,
+        ),
+        "ignore_eos": gr.Checkbox(
+            shown["ignore_eos"],
+            label="Ignore end of text",
+            info="The answer goes on past the model's own end, up to max tokens or a stop text.",
+            elem_classes="wb-check wb-full",
+            elem_id="wb-ignore-eos",
+            min_width=0,
+        ),
+    }
+
+
+def _slider(
+    low: float, high: float, step: float, value: Any, label: str, info: str | None = None, elem_id: str | None = None
+) -> gr.Slider:
+    css = ["wb-slider", "wb-full"] if info else ["wb-slider"]
+    return gr.Slider(
+        low, high, value, step=step, label=label, info=info, elem_classes=css, elem_id=elem_id, min_width=0
+    )
+
+
+def _whole_number(
+    value: Any, label: str, elem_id: str, placeholder: str | None = None, info: str | None = None
+) -> gr.Number:
+    return gr.Number(
+        value,
+        label=label,
+        info=info,
+        placeholder=placeholder,
+        precision=0,
+        elem_classes=["wb-field", "wb-mono", *(["wb-full"] if info else [])],
+        elem_id=elem_id,
+        min_width=0,
+    )
+
+
+def _text(
+    value: Any,
+    label: str,
+    placeholder: str,
+    elem_id: str,
+    info: str | None = None,
+    lines: int = 1,
+    is_wide: bool = False,
+) -> gr.Textbox:
+    return gr.Textbox(
+        value,
+        label=label,
+        info=info,
+        placeholder=placeholder,
+        lines=1,
+        max_lines=lines,
+        elem_classes=["wb-field", "wb-mono", *(["wb-full"] if info or is_wide else [])],
+        elem_id=elem_id,
+        min_width=0,
+    )

@@ -1,0 +1,89 @@
+"""A conversation to take away: as Markdown for people, as JSON for programs. Pure text, no widget."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from workbench.engine.service import EngineService
+from workbench.ui.markup import figures
+from workbench.ui.turns import Conversation, Turn
+
+FORMAT: Final = "inference-workbench-conversation"
+VERSION: Final = 1
+
+
+def take_away(service: EngineService, conversation: Conversation) -> dict[str, Any] | None:
+    """Return what the page's script copies and saves: each message's text, and both documents. None when empty."""
+    if not conversation:
+        return None
+    return {
+        "texts": [turn.text for turn in conversation],
+        "markdown": as_markdown(conversation),
+        "json": as_json(conversation, engine_facts(service)),
+    }
+
+
+def as_markdown(conversation: Conversation) -> str:
+    """Return the conversation as Markdown; the texts stand as they were written."""
+    parts = []
+    for turn in conversation:
+        parts.append(f"## {_speaker(turn)}")
+        if turn.text:
+            parts.append(turn.text.strip())
+        if turn.error is not None:
+            parts.append(f"> {turn.error.message}")
+        if turn.stats is not None and turn.text:
+            parts.append(f"*{' · '.join(figures(turn.stats, ''))}*")
+    return "\n\n".join(parts) + "\n"
+
+
+def as_json(conversation: Conversation, engine: Mapping[str, Any]) -> str:
+    """Return the conversation as JSON: messages, the settings of each answer, its metrics, and the engine's facts."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "engine": dict(engine),
+        "messages": [_message(turn) for turn in conversation],
+    }
+    return json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+
+
+def engine_facts(service: EngineService) -> dict[str, Any]:
+    """Return what the figures depend on. No path of the machine is among it."""
+    status, config = service.status, service.config
+    return {
+        "model": status.model_name,
+        "source_format": status.source_format,
+        "dtype": status.dtype,
+        "backend": status.backend,
+        "device": status.device,
+        "max_model_len": status.max_model_len,
+        "num_blocks": status.num_blocks,
+        "block_size": status.block_size,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "max_num_seqs": config.max_num_seqs,
+    }
+
+
+def _speaker(turn: Turn) -> str:
+    if turn.role == "user":
+        return "You"
+    return turn.settings.model_name if turn.settings is not None else "Model"
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": turn.role, "content": turn.text}
+    if turn.settings is not None:
+        message["model"] = turn.settings.model_name
+        message["system_prompt"] = turn.settings.system_prompt
+        message["sampling"] = msgspec.to_builtins(turn.settings.params, str_keys=True)
+    if turn.stats is not None:
+        message["metrics"] = dataclasses.asdict(turn.stats)
+    if turn.error is not None:
+        message["error"] = turn.error.message
+    return message
