@@ -43,7 +43,7 @@ def rope(rope_type: str, positions: int = 128, **values: Any) -> dict[str, Any]:
     return {"max_position_embeddings": positions, "rope_parameters": parameters}
 
 
-LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 CASES = (
     Case("llama_untied_in_shards", max_shard_size="50KB"),
     Case("llama_tied_without_grouped_heads", config={"tie_word_embeddings": True, "num_key_value_heads": 4}),

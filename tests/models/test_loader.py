@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from kernels.ops import load_backend
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.errors import ModelLoadError
 from workbench.models.loader import LoadProgress, load_model
+from workbench.models.rope import RopeScaling
 
 
 def load(path, progress=lambda _: None):
@@ -152,6 +155,47 @@ def test_load_refuses_tensors_that_it_would_have_to_ignore(tmp_path):
     with pytest.raises(
         ModelLoadError, match=r"1 tensors that a Llama decoder does not have, first 'blk\.0\.attn_q\.bias'"
     ):
+        load(tmp_path / "tiny.gguf")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "read", "longest"),
+    [
+        ({"type": "none"}, RopeScaling(), 512),
+        ({"type": "linear", "factor": 4.0}, RopeScaling(rope_type="linear", factor=4.0, original_length=512), 2048),
+        (
+            {"type": "yarn", "factor": 2.0, "original_context_length": 256, "yarn_beta_fast": 16.0},
+            RopeScaling(
+                rope_type="yarn",
+                factor=2.0,
+                original_length=256,
+                beta_fast=16.0,
+                attention_factor=0.1 * math.log(2) + 1,
+            ),
+            512,
+        ),
+    ],
+    ids=lambda value: value.get("type") if isinstance(value, dict) else None,
+)
+def test_load_reads_rotary_scaling(tmp_path, scaling, read, longest):
+    write_tiny_gguf(tmp_path / "tiny.gguf", rope_scaling=scaling)
+    config = load(tmp_path / "tiny.gguf").config
+    assert config.rope_scaling == read
+    assert config.rope_theta == 10_000.0
+    assert config.max_position_embeddings == longest
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        ({"type": "longrope", "factor": 4.0}, "rotary scaling: rope_type 'longrope' is not supported: supported are "),
+        ({"type": "linear"}, "rotary scaling: its rope parameters lack 'factor'"),
+        ({"type": "yarn", "factor": 2.0, "attn_factor": 2.0}, "its rotary scaling has 'attn_factor', which is not"),
+    ],
+)
+def test_load_refuses_rotary_scaling_that_it_does_not_know(tmp_path, scaling, message):
+    write_tiny_gguf(tmp_path / "tiny.gguf", rope_scaling=scaling)
+    with pytest.raises(ModelLoadError, match=message):
         load(tmp_path / "tiny.gguf")
 
 

@@ -57,7 +57,9 @@ def write_byte_level_tokenizer(path: Path, chat_template: str | None = CHATML, a
     from tokenizers.models import BPE
 
     vocabulary = {token: i for i, token in enumerate(tiny_tokens())}
-    backend = Tokenizer(BPE(vocabulary, [tuple(merge.split(" ")) for merge in MERGES]))
+    backend = Tokenizer(
+        BPE(vocabulary, [(left, right) for left, _, right in (merge.partition(" ") for merge in MERGES)])
+    )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     if adds_bos:

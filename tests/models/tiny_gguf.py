@@ -43,6 +43,7 @@ def write_tiny_gguf(
     tie_word_embeddings: bool = True,
     skip_tensors: tuple[str, ...] = (),
     skip_fields: tuple[str, ...] = (),
+    rope_scaling: dict[str, str | int | float] | None = None,
     extra_tensors: dict[str, np.ndarray[Any, Any]] | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Write a random model of 269 tokens and return its tensors as stored, by GGUF name.
@@ -65,6 +66,9 @@ def write_tiny_gguf(
             writer.add_uint32(f"{architecture}.{name}", value)
     writer.add_float32(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5)
     writer.add_float32(f"{architecture}.rope.freq_base", 10000.0)
+    for name, value in (rope_scaling or {}).items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+        add(f"{architecture}.rope.scaling.{name}", value)
     _write_tokenizer(writer, tokens, pre_tokenizer, chat_template, add_bos)
 
     rng = np.random.default_rng(seed)

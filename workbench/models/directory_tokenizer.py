@@ -25,9 +25,9 @@ def read_directory_tokenizer(path: Path, config: ModelConfig) -> TokenizerParts:
     Raises:
         ModelLoadError: files are missing or broken, or the kind of tokenizer is not known.
     """
-    from transformers import AutoTokenizer
-
     try:
+        from transformers import AutoTokenizer
+
         tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # whatever a tokenizer file makes it raise, there is no tokenizer
         reason = str(error).strip().partition("\n")[0]
