@@ -10,14 +10,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from workbench.bench import exactness, peers, throughput
+from workbench.bench import context, exactness, peers, throughput
 from workbench.bench.command_line import log, reserved_stdout
 from workbench.bench.kernels import command as kernels
 from workbench.config import prepare_process
 from workbench.errors import WorkbenchError
 from workbench.foreign_kernels import foreign_kernels_warning
 
-COMMANDS = {"throughput": throughput, "exactness": exactness, "kernels": kernels, "peers": peers}
+COMMANDS = {
+    "throughput": throughput,
+    "exactness": exactness,
+    "kernels": kernels,
+    "context": context,
+    "peers": peers,
+}
 """To add a command: a module with `add_arguments(parser)` and `run(args) -> Report`, and a line here."""
 
 

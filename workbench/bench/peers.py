@@ -14,20 +14,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from workbench.bench.command_line import add_engine_arguments, as_settings, engine_config, log
 from workbench.bench.hf_export import exported
 from workbench.bench.peer_process import PeerProcess
 from workbench.bench.report import Report, describe_environment
-from workbench.bench.throughput import WARM_UP_REQUESTS, WARM_UP_TOKENS, run_engine, speed_name
+from workbench.bench.throughput import WARM_UP_REQUESTS, WARM_UP_TOKENS, run_engine, speed_name, start_service
 from workbench.bench.timings import RequestTimes, summarise
 from workbench.bench.workloads import WorkItem, chat_workload
 from workbench.config import EngineConfig
 from workbench.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from workbench.engine.service import EngineService
 
 DEFAULT_REQUESTS: Final = (1, 24)
 CONTEXT_STEP: Final = 256
@@ -95,9 +92,13 @@ def run(args: argparse.Namespace) -> Report:
     sizes = tuple(dict.fromkeys(args.requests or DEFAULT_REQUESTS))
     _check(args, sizes)
     config = engine_config(args)
-    service, workloads = _start_ours(config, sizes, args.seed, args.max_tokens)
+    service = start_service(config)
     peers: list[PeerProcess] = []
     try:
+        workloads = {
+            size: [_capped(item, args.max_tokens) for item in chat_workload(size, args.seed, service.tokenizer)]
+            for size in sizes
+        }
         for start in _starts(args, config, workloads):
             log(f"starting {start.name}")
             peers.append(PeerProcess(start.name, start.arguments, start.interpreter, start.environment))
@@ -138,23 +139,6 @@ def _check(args: argparse.Namespace, sizes: Sequence[int]) -> None:
     for interpreter in filter(None, interpreters):
         if not Path(interpreter).is_file():
             raise ConfigurationError(f"{interpreter} is not a file: give the path of an environment's python")
-
-
-def _start_ours(
-    config: EngineConfig, sizes: Sequence[int], seed: int, max_tokens: int | None
-) -> tuple[EngineService, dict[int, list[WorkItem]]]:
-    from workbench.engine.service import EngineService
-
-    log(f"loading {config.model}")
-    service = EngineService(config)
-    service.start()
-    try:
-        service.wait_ready()
-        workloads = {size: chat_workload(size, seed, service.tokenizer) for size in sizes}
-    except BaseException:
-        service.shutdown()
-        raise
-    return service, {size: [_capped(item, max_tokens) for item in items] for size, items in workloads.items()}
 
 
 def _capped(item: WorkItem, max_tokens: int | None) -> WorkItem:

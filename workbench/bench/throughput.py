@@ -60,10 +60,11 @@ def run(args: argparse.Namespace) -> Report:
             raise ConfigurationError(f"--{name} {getattr(args, name)} must be at least 1")
     rounds = args.rounds or (3 if args.against else 1)
     config = engine_config(args)
-    service, workload = _start_engine(config, args.requests, args.seed)
+    service = start_service(config)
     engines: Engines = {"workbench": lambda items: run_engine(service, items)}
     peer = None
     try:
+        workload = chat_workload(args.requests, args.seed, service.tokenizer)
         if args.against:
             log(f"loading the same file with {args.against}")
             peer = start_transformers(config)
@@ -89,8 +90,8 @@ def run(args: argparse.Namespace) -> Report:
     return Report(_figures(measured, args.against), settings, describe_environment())
 
 
-def _start_engine(config: EngineConfig, num_requests: int, seed: int) -> tuple[EngineService, list[WorkItem]]:
-    """Load the engine. Imports torch, so it must come after `prepare_process`."""
+def start_service(config: EngineConfig) -> EngineService:
+    """Return a loaded engine. Imports torch, so it must come after `prepare_process`."""
     from workbench.engine.service import EngineService
 
     log(f"loading {config.model}")
@@ -98,10 +99,10 @@ def _start_engine(config: EngineConfig, num_requests: int, seed: int) -> tuple[E
     service.start()
     try:
         service.wait_ready()
-        return service, chat_workload(num_requests, seed, service.tokenizer)
     except BaseException:
         service.shutdown()
         raise
+    return service
 
 
 def start_transformers(config: EngineConfig) -> PeerProcess:
