@@ -87,7 +87,9 @@ class Reference:
 
 
 @pytest.fixture(scope="module", params=CASES, ids=[case.name for case in CASES])
-def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def reference(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, compiled_kernels: None
+) -> Reference:
     case: Case = request.param
     path = tmp_path_factory.mktemp("directory") / case.name
     model = write_tiny_directory(path, case.family, case.dtype, case.max_shard_size, **case.config)

@@ -365,6 +365,7 @@ def answer(service: EngineService) -> list[int]:
     return [token_id for event in events[:-1] for token_id in event.token_ids]
 
 
+@pytest.mark.usefixtures("compiled_kernels")
 def test_running_engine_serves_on_when_a_reload_meets_a_broken_directory(originals, sharded):
     shard = sorted(sharded.glob("model-*.safetensors"))[2]
     shard.write_bytes(shard.read_bytes()[:-100])
@@ -384,6 +385,7 @@ def test_running_engine_serves_on_when_a_reload_meets_a_broken_directory(origina
         service.shutdown()
 
 
+@pytest.mark.usefixtures("compiled_kernels")
 def test_trap_30_notices_of_a_model_reach_the_status_and_survive_new_settings(directory):
     change_json(directory / "config.json", architectures=["MistralForCausalLM"], sliding_window=48)
     service = EngineService(EngineConfig(model=str(directory), num_blocks=16))
