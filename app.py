@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--preset", default=env.preset or DEFAULT_PRESET, help="settings to start from (%(default)s)")
     parser.add_argument("--list-presets", action="store_true", help="list the presets and exit")
-    parser.add_argument("--model", default=env.model, help=f"{DEFAULT_MODEL}, or the path of a GGUF file")
+    parser.add_argument("--model", default=env.model, help=f"{DEFAULT_MODEL}, a GGUF file, a directory or a hub id")
     parser.add_argument("--host", default=env.host or DEFAULT_HOST, help="address to listen on (%(default)s)")
     parser.add_argument("--port", default=env.port or str(DEFAULT_PORT), help="port, 0 for any free one (%(default)s)")
     parser.add_argument("--show-all-text", action="store_true", help="decode blocks for visitors from elsewhere, too")

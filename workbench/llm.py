@@ -66,7 +66,7 @@ class LLM:
         """Load a model; blocks until it is ready.
 
         Args:
-            model: name of the packaged model, or path to a GGUF file.
+            model: name of the packaged model, path of a GGUF file or of a Hugging Face directory, or a hub id.
             settings: fields of `workbench.config.EngineConfig`.
 
         Raises:
