@@ -25,6 +25,8 @@ from workbench.bench.workloads import WorkItem
 from workbench.errors import EngineError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+OWN_VARIABLES: Final = ("GOMP_SPINCOUNT", "NUMBA_THREADING_LAYER")
+"""What `prepare_process` sets to suit our engine; a peer runs as if it had never been set."""
 IDLE_CHECK_S: Final = 0.5
 IDLE_FRACTION: Final = 0.05
 """Of one core: what a sleeping process may still use."""
@@ -55,8 +57,10 @@ class PeerProcess:
             EngineError: it ended instead; what it said stands on standard error.
         """
         self.name = name
+        self.environment = dict(environment or {})
         module = f"workbench.bench.peer_workers.{name}_worker"
-        variables = [f"{key}={value}" for key, value in (environment or {}).items()]
+        variables = [part for key in OWN_VARIABLES for part in ("-u", key)]
+        variables += [f"{key}={value}" for key, value in self.environment.items()]
         self._process = subprocess.Popen(
             ["env", *variables, interpreter, "-c", _BOOTSTRAP, str(ROOT), module, *arguments],
             stdin=subprocess.PIPE,

@@ -71,6 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="OpenMP runtime of vLLM; its documentation recommends Intel's (default)",
     )
     parser.add_argument(
+        "--vllm-env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a variable for vLLM, to try other settings of it; may be repeated",
+    )
+    parser.add_argument(
         "--requests",
         type=int,
         action="append",
@@ -115,7 +122,7 @@ def run(args: argparse.Namespace) -> Report:
             "sampling": "greedy, end of text ignored",
             "rounds": args.rounds,
             "order": "ours before each run of each peer; ratios of neighbours",
-            "peers": {peer.name: peer.description for peer in peers},
+            "peers": {peer.name: {**peer.description, **peer.environment} for peer in peers},
             "engine": as_settings(config),
             "backend": service.status.backend,
             "weights": f"{service.status.source_format} computed in {service.status.dtype}",
@@ -150,6 +157,8 @@ def _starts(args: argparse.Namespace, config: EngineConfig, workloads: Mapping[i
     from workbench.models.default_model import resolve_model_path
 
     gguf = resolve_model_path(config.model)
+    if not gguf.is_file():
+        raise ConfigurationError(f"{gguf} is a directory: peers are compared from a GGUF file, which all of them read")
     threads = config.num_threads or os.cpu_count() or 1
     slots = max(workloads)
     longest = max(len(item.prompt_token_ids) + item.max_tokens for items in workloads.values() for item in items)
@@ -158,7 +167,8 @@ def _starts(args: argparse.Namespace, config: EngineConfig, workloads: Mapping[i
     if args.vllm:
         mode = "eager" if args.vllm_eager else "compiled"
         arguments = (str(exported(gguf)), str(context), str(slots), mode)
-        starts.append(PeerStart("vllm", args.vllm, arguments, vllm_environment(args.vllm, threads, args.vllm_openmp)))
+        environment = vllm_environment(args.vllm, threads, args.vllm_openmp) | _pairs(args.vllm_env)
+        starts.append(PeerStart("vllm", args.vllm, arguments, environment))
     if args.openvino:
         starts.append(PeerStart("openvino", args.openvino, (str(gguf), str(threads), str(slots)), {}))
     if args.llamacpp:
@@ -167,6 +177,14 @@ def _starts(args: argparse.Namespace, config: EngineConfig, workloads: Mapping[i
     if args.transformers:
         starts.append(PeerStart("transformers", sys.executable, (str(gguf), str(threads)), {}))
     return starts
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, separator, _ in pairs:
+        if not (name and separator):
+            raise ConfigurationError(f"--vllm-env {name!r} is not of the form NAME=VALUE")
+    return {name: value for name, _, value in pairs}
 
 
 def vllm_environment(interpreter: str, num_threads: int, openmp: str) -> dict[str, str]:
