@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +95,8 @@ class SafetensorsDirectory:
         for start in range(0, shape[0], _ROWS_AT_ONCE):
             stored, rows = tensor[start : start + _ROWS_AT_ONCE], target[start : start + _ROWS_AT_ONCE]
             rows.copy_(stored)
-            if not torch.isfinite(rows).all():
+            # A sum is five times as fast, and finite unless a value is not (or, hardly ever, it overflows).
+            if not math.isfinite(rows.sum().item()) and not torch.isfinite(rows).all():
                 raise self.error(
                     f"tensor {name!r} in {file} holds values that are not finite", "it is corrupt, fetch it again"
                 )
