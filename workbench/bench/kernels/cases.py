@@ -187,7 +187,8 @@ def _decode_case(ops: Ops, config: ModelConfig, requests: int, context: int, poo
     group, scale = config.num_heads // kv_heads, size**-0.5
     kv = _PagedKV(config, requests, context, pool_bytes, query_length=1)
     query = torch.randn(requests, config.num_heads, size)
-    # The heads that share keys are rows of one query: torch then reads the keys once, as we do.
+    # The heads that share keys are rows of one query: torch then reads the keys once, as we do. On one thread this
+    # was 5 to 25 % faster than `enable_gqa`, and up to three times as fast as repeated keys.
     grouped = query.view(requests, kv_heads, group, size)
 
     def run_torch(number: int) -> torch.Tensor:
