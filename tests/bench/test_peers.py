@@ -14,7 +14,7 @@ import pytest
 from workbench.bench import hf_export
 from workbench.bench.peer_process import PeerProcess
 from workbench.bench.peer_workers import llamacpp_worker, openvino_worker, vllm_worker
-from workbench.bench.peers import compare, take_rounds, vllm_environment
+from workbench.bench.peers import _pairs, compare, take_rounds, vllm_environment
 from workbench.bench.report import ROOT
 from workbench.bench.timings import RequestTimes
 from workbench.bench.workloads import WorkItem
@@ -86,6 +86,12 @@ def test_vllm_without_intels_runtime_is_refused_with_the_remedy(tmp_path):
         vllm_environment(str(tmp_path / "bin" / "python"), 2, "intel")
 
 
+def test_variable_for_vllm_without_a_value_is_refused():
+    assert _pairs(["A=b=c", "D="]) == {"A": "b=c", "D": ""}
+    with pytest.raises(ConfigurationError, match="--vllm-env 'A' is not of the form NAME=VALUE"):
+        _pairs(["A"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -93,6 +99,7 @@ def test_vllm_without_intels_runtime_is_refused_with_the_remedy(tmp_path):
         (["--vllm", "/nowhere/python"], "/nowhere/python is not a file"),
         (["--transformers", "--requests", "0"], "--requests 0 must be at least 1"),
         (["--transformers", "--max-tokens", "1"], "--max-tokens 1 must be at least 2"),
+        (["--transformers", "--rounds", "0"], "--rounds 0 must be at least 1"),
     ],
 )
 def test_peers_refuse_bad_options_before_anything_is_loaded(options: list[str], message: str):
@@ -221,13 +228,15 @@ def fake_worker(tmp_path, monkeypatch) -> Callable[[str], PeerProcess]:
 
 ANSWERING = """
 import json, os, sys
+assert "GOMP_SPINCOUNT" not in os.environ
 print(json.dumps({"ready": {"value": os.environ["WORKBENCH_TEST_VALUE"], "argument": sys.argv[3]}}), flush=True)
 for line in sys.stdin:
     print(json.dumps({"deliveries": [[[0.5, 2], [1.0, 1]]]}), flush=True)
 """
 
 
-def test_peer_process_passes_arguments_and_variables_and_returns_times(fake_worker):
+def test_peer_process_passes_arguments_and_variables_but_not_our_own_settings(fake_worker, monkeypatch):
+    monkeypatch.setenv("GOMP_SPINCOUNT", "5000")
     peer = fake_worker(ANSWERING)
     try:
         assert peer.description == {"value": "set", "argument": "an argument"}
