@@ -13,7 +13,7 @@ from kernels.reference.backend import ReferenceOps
 from workbench.bench.kernels.cases import attention_cases, elementwise_cases, linear_cases, linears
 from workbench.bench.kernels.command import case_figures, linear_totals, machine_figures
 from workbench.bench.kernels.step import TimedOps, timer_cost
-from workbench.bench.kernels.timing import Case, Timing, time_case
+from workbench.bench.kernels.timing import Case, Timing, fastest, time_case
 from workbench.bench.machine import Machine, best_of
 from workbench.models.config import ModelConfig
 
@@ -45,7 +45,9 @@ def all_cases() -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("number", [0, 1, 7])
-def test_torch_computes_what_our_op_does_in_every_case(number: int):
+@pytest.mark.parametrize("way", [0, -1])
+def test_torch_computes_what_our_op_does_in_every_case_and_way(number: int, way: int, monkeypatch):
+    monkeypatch.setattr("workbench.bench.kernels.cases.fastest", lambda ways: ways[way])
     for case in all_cases():
         ours, theirs = case.ours(number), case.torch(number)
 
@@ -113,6 +115,13 @@ def test_timing_alternates_and_counts_on_through_the_copies():
     assert timing == Timing((2.0, 2.0), (8.0, 8.0))
     assert timing.ratio_to_torch == 4.0
     assert clock.order == ["a0", "a1", "b0", "b1", "a2", "a3", "b2", "a4", "a5", "b3"]
+
+
+def test_fastest_way_is_the_one_with_the_shortest_call():
+    clock = Clock()
+    slow, fast = clock.call("a", 2.0), clock.call("b", 1.0)
+
+    assert fastest((slow, fast), lambda: clock.now_s) is fast
 
 
 def fake_timings(names_to_s: dict[str, tuple[float, float]]) -> dict[str, tuple[Case, Timing]]:

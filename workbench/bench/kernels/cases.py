@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from kernels.ops import AttentionMetadata, Ops
-from workbench.bench.kernels.timing import Case
+from workbench.bench.kernels.timing import Case, fastest
 from workbench.models.config import ModelConfig
 
 FLOAT_BYTES: Final = 4
@@ -187,18 +187,21 @@ def _decode_case(ops: Ops, config: ModelConfig, requests: int, context: int, poo
     group, scale = config.num_heads // kv_heads, size**-0.5
     kv = _PagedKV(config, requests, context, pool_bytes, query_length=1)
     query = torch.randn(requests, config.num_heads, size)
-    # The heads that share keys are rows of one query: torch then reads the keys once, as we do. On one thread this
-    # was 5 to 25 % faster than `enable_gqa`, and up to three times as fast as repeated keys.
-    grouped = query.view(requests, kv_heads, group, size)
+    # Heads that share keys, as rows of one query or told to torch: which is faster depends on threads and lengths.
+    grouped, single = query.view(requests, kv_heads, group, size), query.unsqueeze(2)
 
-    def run_torch(number: int) -> torch.Tensor:
+    def run_grouped(number: int) -> torch.Tensor:
         keys, values = kv.dense(number)
         return F.scaled_dot_product_attention(grouped, keys, values, scale=scale).view(query.shape)
+
+    def run_single(number: int) -> torch.Tensor:
+        keys, values = kv.dense(number)
+        return F.scaled_dot_product_attention(single, keys, values, scale=scale, enable_gqa=True).view(query.shape)
 
     return Case(
         f"attention_decode_requests{requests}_context{context}",
         lambda number: ops.paged_attention(query, kv.key_cache, kv.value_cache, kv.metadata(number), scale),
-        run_torch,
+        fastest((run_grouped, run_single)),
         FLOAT_BYTES * requests * size * (2 * context * kv_heads + 2 * config.num_heads),
         4 * requests * config.num_heads * context * size,
     )
