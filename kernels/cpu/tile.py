@@ -70,6 +70,14 @@ class _Emitter:
         function = cgutils.get_or_insert_function(self.builder.module, signature, f"llvm.masked.store.v{LANES}f32.p0")
         self.builder.call(function, [value, pointer, ir.IntType(32)(4), mask])
 
+    def prefetch(self, address: Any) -> None:
+        """Ask for a cache line to be brought into the second-level cache. Any address is harmless."""
+        word = ir.IntType(32)
+        pointer = self.builder.inttoptr(address, ir.PointerType())
+        signature = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
+        function = cgutils.get_or_insert_function(self.builder.module, signature, "llvm.prefetch.p0")
+        self.builder.call(function, [pointer, word(0), word(2), word(1)])  # read, level 2, data
+
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """Return a * b + c with one rounding."""
         signature = ir.FunctionType(_VECTOR, [_VECTOR, _VECTOR, _VECTOR])
@@ -168,29 +176,47 @@ def _dot_tile(num_rows: int, num_outputs: int) -> Any:
     """Return dot_tile(x, x_stride, w, w_stride, size, out, out_stride).
 
     out[r, o] = Σ_k x[r, k] * w[o, k] for num_rows rows of x and num_outputs rows of w.
+
+    Weights come from memory, which is fast only when asked early. One input row does so little with
+    a weight that the hardware's own prefetching has to run at full stretch, for which it wants one
+    long stream: the weight rows one after the other, the next row asked for meanwhile. More input
+    rows share each weight they load, so the weight rows go side by side, and the next tile is asked
+    for. Neither changes the order in which any element is summed.
     """
+    side_by_side = num_outputs if num_rows > 1 else 1
 
     def emit(e: _Emitter, x: Any, x_stride: Any, w: Any, w_stride: Any, size: Any, out: Any, out_stride: Any) -> None:
         builder = e.builder
         x_rows = [e.address(x, builder.mul(x_stride, _INT(r))) for r in range(num_rows)]
         w_rows = [e.address(w, builder.mul(w_stride, _INT(o))) for o in range(num_outputs)]
 
-        def add_products(offset: Any, sums: list[Any], mask: Any = None) -> list[Any]:
-            weights = [e.load(e.address(row, offset), mask) for row in w_rows]
-            result = []
-            for r, row in enumerate(x_rows):
-                value = e.load(e.address(row, offset), mask)
-                result += [e.fma(value, weights[o], sums[r * num_outputs + o]) for o in range(num_outputs)]
-            return result
-
-        zeros = [ir.Constant(_VECTOR, [0.0] * LANES)] * (num_rows * num_outputs)
         full = builder.sdiv(size, _INT(LANES))
-        sums = e.loop(full, zeros, lambda i, values: add_products(builder.mul(i, _INT(LANES)), values))
-        # The last, partial vector. Absent lanes multiply 0 by 0, which changes no sum.
         done = builder.mul(full, _INT(LANES))
         rest = builder.sub(size, done)
         has_rest = builder.zext(builder.icmp_signed(">", rest, _INT(0)), _INT)
-        sums = e.loop(has_rest, sums, lambda _, values: add_products(done, values, e.mask_of_first(rest)))
+        ahead = builder.mul(w_stride, _INT(side_by_side))
+
+        def sums_of(rows: list[Any]) -> list[Any]:
+            """Products of all input rows with some weight rows, input row by input row."""
+
+            def add_products(offset: Any, sums: list[Any], mask: Any = None) -> list[Any]:
+                weights = [e.load(e.address(row, offset), mask) for row in rows]
+                if num_outputs > 1 and mask is None:
+                    for row in rows:
+                        e.prefetch(e.address(row, offset, ahead))
+                result = []
+                for r, x_row in enumerate(x_rows):
+                    value = e.load(e.address(x_row, offset), mask)
+                    result += [e.fma(value, w, sums[r * len(rows) + o]) for o, w in enumerate(weights)]
+                return result
+
+            zeros = [ir.Constant(_VECTOR, [0.0] * LANES)] * (num_rows * len(rows))
+            sums = e.loop(full, zeros, lambda i, values: add_products(builder.mul(i, _INT(LANES)), values))
+            # The last, partial vector. Absent lanes multiply 0 by 0, which changes no sum.
+            return e.loop(has_rest, sums, lambda _, values: add_products(done, values, e.mask_of_first(rest)))
+
+        groups = [w_rows[o : o + side_by_side] for o in range(0, num_outputs, side_by_side)]
+        sums = [total for group in groups for total in sums_of(group)]
         for r in range(num_rows):
             total = e.sum_lanes(sums[r * num_outputs : (r + 1) * num_outputs])
             e.store(total, e.address(out, builder.mul(out_stride, _INT(r))))

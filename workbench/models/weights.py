@@ -12,6 +12,7 @@ from workbench.errors import ModelLoadError
 from workbench.models.config import ModelConfig
 from workbench.models.llama import LayerWeights, LlamaWeights
 from workbench.models.loaded import LoadProgress
+from workbench.models.weight_memory import WeightMemory
 
 
 class TensorSource(Protocol):
@@ -64,6 +65,7 @@ class WeightReader:
         self._source, self._names, self._config, self._progress = source, names, config, progress
         self._done_bytes, self._total_bytes = 0, source.tensor_bytes
         self._seen: set[str] = set()
+        self._memory = WeightMemory()
 
     def read(self, expects_more: Callable[[str], bool] = lambda _: False) -> LlamaWeights:
         """Return all weights.
@@ -116,7 +118,7 @@ class WeightReader:
 
     def _matrix(self, columns: int, *parts: tuple[str, int]) -> torch.Tensor:
         """Return the named weights (name, rows), one below the other: float32 [sum of rows, columns]."""
-        target = torch.empty((sum(rows for _, rows in parts), columns), dtype=torch.float32)
+        target = self._memory.empty(sum(rows for _, rows in parts), columns)
         return self._fill(target, [(f"{name}.weight", rows) for name, rows in parts])
 
     def _bias(self, *parts: tuple[str, int]) -> torch.Tensor:
