@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from kernels.ops import AttentionMetadata, Ops
 from workbench.bench.kernels.timing import Case, fastest
 from workbench.models.config import ModelConfig
+from workbench.models.weight_memory import WeightMemory
 
 FLOAT_BYTES: Final = 4
 BLOCK_SIZE: Final = 16
@@ -61,7 +62,8 @@ def linear_name(linear: Linear, rows: int) -> str:
 
 def linear_cases(ops: Ops, config: ModelConfig, rows: Sequence[int], pool_bytes: int) -> Iterator[Case]:
     """Yield a case for each projection and number of rows. All take their weights from one pool."""
-    pool = torch.empty(pool_bytes // FLOAT_BYTES).uniform_(-0.1, 0.1)
+    # As a model keeps them: in large pages.
+    pool = WeightMemory().empty(1, pool_bytes // FLOAT_BYTES)[0].uniform_(-0.1, 0.1)
     for linear in linears(config):
         weights = _copies(pool, linear)
         for count in rows:
