@@ -46,6 +46,11 @@ def test_conversation_drops_its_oldest_turns_until_prompt_and_answer_fit():
     assert kept == asked[2:]
 
 
+def test_conversation_drops_one_exchange_even_when_all_of_it_fits():
+    service: Any = ScriptedService(max_model_len=100)
+    assert drop_oldest_turns(service, TWO_EXCHANGES[:3], "", max_tokens=1) == TWO_EXCHANGES[2:3]
+
+
 def test_conversation_always_keeps_the_last_user_message():
     service = ScriptedService(max_model_len=10)
     asked = (Turn("user", "x" * 40), Turn("assistant", "y"), Turn("user", "z" * 90))

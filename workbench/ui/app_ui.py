@@ -40,7 +40,7 @@ def build_ui(
         preset_directory: where visitors may save presets; None where strangers reach the page.
     """
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
-        sidebar = build_sidebar(service, PresetStore(presets, preset_directory), selected_preset)
+        sidebar = build_sidebar(page, service, PresetStore(presets, preset_directory), selected_preset)
         header_strip()
         with gr.Column(elem_classes="wb-tabs-area", min_width=0):
             gr.HTML(_TOOLS, elem_id="wb-tools")

@@ -27,7 +27,9 @@ from workbench.ui.settings import (
 
 STORAGE_KEY: Final = "wb-sampling"
 STORAGE_SECRET: Final = "inference-workbench"  # nothing is secret; a random one would be lost at a restart
-KEEP_FORM: Final = f"(...values) => [{{ version: {FORM_VERSION}, values }}]"
+KEEP_FORM: Final = f"(kept, ...values) => [window.wbFormShown ? {{ version: {FORM_VERSION}, values }} : kept]"
+FORM_SHOWN: Final = "() => { window.wbFormShown = true; }"
+"""Before this, the form holds what the server gave, not what the visitor set: that must not be kept."""
 
 BRAND: Final = (
     '<div class="wb-brand"><svg width="18" height="18" viewBox="0 0 18 18" aria-hidden="true"><g fill="currentColor">'
@@ -49,8 +51,8 @@ class Sidebar:
     system_prompt: gr.Textbox
 
 
-def build_sidebar(service: EngineService, store: PresetStore, selected: str) -> Sidebar:
-    """Lay out the sidebar and wire its events. Call inside `gr.Blocks`."""
+def build_sidebar(page: gr.Blocks, service: EngineService, store: PresetStore, selected: str) -> Sidebar:
+    """Lay out the sidebar and wire its events. Call inside `page`."""
     with gr.Sidebar(width=272, elem_id="wb-sidebar"):
         gr.HTML(BRAND)
         preset = gr.Dropdown(
@@ -67,7 +69,8 @@ def build_sidebar(service: EngineService, store: PresetStore, selected: str) -> 
     kept = gr.BrowserState(None, storage_key=STORAGE_KEY, secret=STORAGE_SECRET)
     controls = _Controls(preset, description, sampling, system_prompt, engine, apply, apply_note_line, kept)
     _wire_sampling(store, controls)
-    _wire_engine(service, store, controls)
+    _wire_engine(service, controls)
+    _wire_page(page, service, store, controls)
     return Sidebar(sampling, system_prompt)
 
 
@@ -139,17 +142,22 @@ def _wire_sampling(store: PresetStore, controls: _Controls) -> None:
         ]
 
     own = [*controls.sampling, controls.system_prompt]
-    # By the browser alone. On `input`, not on `change`, which fires while the page is being filled in.
-    keep = {"fn": None, "inputs": own, "outputs": controls.kept, "js": KEEP_FORM, **_QUIET}
-    gr.on([control.input for control in own], **keep)  # type: ignore[attr-defined]
-    chosen = controls.preset.input(
+    controls.preset.input(
         choose_preset, controls.preset, [controls.description, *controls.sampling, *controls.engine], **_QUIET
     )
-    chosen.then(**keep)
+    gr.on(  # by the browser alone, each time: nothing is asked of the server
+        [control.change for control in own],  # type: ignore[attr-defined]
+        None,
+        [controls.kept, *own],
+        controls.kept,
+        js=KEEP_FORM,
+        trigger_mode="multiple",
+        **_QUIET,
+    )
 
 
-def _wire_engine(service: EngineService, store: PresetStore, controls: _Controls) -> None:
-    """Count the changes, apply them, and show what is in force when the page opens."""
+def _wire_engine(service: EngineService, controls: _Controls) -> None:
+    """Count the changes, and apply them."""
 
     async def count_changes(*wanted: float | None) -> tuple[Any, str]:
         changes = engine_changes(service, *wanted)
@@ -166,6 +174,14 @@ def _wire_engine(service: EngineService, store: PresetStore, controls: _Controls
             return
         yield gr.Button(EngineChanges({}).button_label, interactive=False), note("Applied.")
 
+    engine = controls.engine
+    gr.on([control.change for control in engine], count_changes, engine, [controls.apply, controls.note], **_QUIET)
+    controls.apply.click(apply_now, engine, [controls.apply, controls.note], **{**_QUIET, "queue": True})
+
+
+def _wire_page(page: gr.Blocks, service: EngineService, store: PresetStore, controls: _Controls) -> None:
+    """Fill in the form when the page opens."""
+
     async def show_current(kept: Any) -> list[Any]:
         """Fill in what is in force, which another visitor may have changed, and what this one had set."""
         current = current_engine_values(service)
@@ -177,7 +193,6 @@ def _wire_engine(service: EngineService, store: PresetStore, controls: _Controls
         ]
 
     own = [*controls.sampling, controls.system_prompt]
-    engine = controls.engine
-    gr.on([control.change for control in engine], count_changes, engine, [controls.apply, controls.note], **_QUIET)
-    controls.apply.click(apply_now, engine, [controls.apply, controls.note], **{**_QUIET, "queue": True})
-    gr.on(None, show_current, controls.kept, [*own, controls.preset, *engine, controls.apply], **_QUIET)
+    # Not `gr.on(None, …)`, which also runs whenever an input changes: it would undo what is being typed.
+    shown = page.load(show_current, controls.kept, [*own, controls.preset, *controls.engine, controls.apply], **_QUIET)
+    shown.then(None, js=FORM_SHOWN, **_QUIET)

@@ -127,17 +127,17 @@ def context_full_note(service: EngineService, conversation: Conversation) -> str
 def drop_oldest_turns(
     service: EngineService, conversation: Conversation, system_prompt: str, max_tokens: int | None
 ) -> Conversation:
-    """Return the conversation without its oldest exchanges, so that the prompt and an answer fit.
+    """Return the conversation without its oldest exchange, and without more of them until prompt and answer fit.
 
     The last user message always stays. Room is left for `max_tokens`, at most half of the context.
     """
     limit = context_limit(service)
     room = min(max_tokens or limit // 2, limit // 2)
     kept = conversation
-    while sum(turn.role == "user" for turn in kept) > 1:
-        if len(service.tokenizer.encode_chat(chat_messages(kept, system_prompt))) + room <= limit:
-            break
+    while num_questions(kept) > 1:
         kept = kept[1:]
         while kept[0].role != "user":
             kept = kept[1:]
+        if len(service.tokenizer.encode_chat(chat_messages(kept, system_prompt))) + room <= limit:
+            break
     return kept
