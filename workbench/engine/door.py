@@ -87,11 +87,6 @@ def check_request(prompt_token_ids: Sequence[int], params: SamplingParams, statu
             f"n={params.n}: one request has one answer here; send params.split(), as LLM.generate does"
         )
     params.check_vocabulary(status.vocab_size)
-    if params.min_tokens > status.max_model_len - length:
-        raise InvalidSamplingParamsError(
-            f"min_tokens={params.min_tokens} does not fit beside {length:,} prompt tokens in a context of "
-            f"{status.max_model_len:,}: give at most {max(0, status.max_model_len - length):,}"
-        )
     if length >= status.max_model_len:
         raise PromptTooLongError(
             f"the prompt has {length:,} tokens and the context holds {status.max_model_len:,}, at least one of them "
@@ -103,4 +98,9 @@ def check_request(prompt_token_ids: Sequence[int], params: SamplingParams, statu
             f"the prompt has {length:,} tokens and needs {needed:,} KV blocks of {status.block_size} tokens, the whole "
             f"pool has {status.num_blocks:,}: shorten it to {status.num_blocks * status.block_size:,} tokens or start "
             f"the engine with num_blocks >= {needed:,}"
+        )
+    if params.min_tokens > status.max_model_len - length:
+        raise InvalidSamplingParamsError(
+            f"min_tokens={params.min_tokens} does not fit beside {length:,} prompt tokens in a context of "
+            f"{status.max_model_len:,}: give at most {max(0, status.max_model_len - length):,}"
         )
