@@ -126,7 +126,7 @@ def test_paged_attention_matches_dense_attention(ops, block_size, num_heads, num
 
 @pytest.mark.parametrize("length", [8, 16, 32, 64, 96])
 @pytest.mark.parametrize("block_size", [8, 16, 32])
-def test_paged_attention_reads_no_block_past_a_context_of_whole_blocks(ops, length, block_size):
+def test_trap_10_paged_attention_reads_no_block_past_a_context_of_whole_blocks(ops, length, block_size):
     """TRAPS 10: the pool outside the context is NaN and the table's next entries are -1."""
     case = paged_case([length], [1], block_size=block_size)
     result = ops.paged_attention(*case.arguments)
