@@ -126,11 +126,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return cast("tuple[int, ...]", self.stop_token_ids)
 
     @property
-    def is_greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
-        return self.temperature == 0
-
-    @property
     def has_penalties(self) -> bool:
         """Whether the choice depends on how often tokens stand in the context."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)

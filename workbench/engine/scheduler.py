@@ -123,7 +123,6 @@ class Scheduler:
             scheduled=tuple(self._share_of(request, plan) for request in self.running if self._is_in(request, plan)),
             max_num_batched_tokens=self.max_num_batched_tokens,
             explanations=tuple(plan.explanations),
-            failed_request_ids=tuple(request.request_id for request in plan.failed),
         )
 
     def _serve_running(self, plan: _Plan) -> None:

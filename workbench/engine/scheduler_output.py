@@ -53,8 +53,6 @@ class SchedulerOutput:
     scheduled: tuple[ScheduledRequest, ...]
     max_num_batched_tokens: int
     explanations: tuple[Explanation, ...] = ()
-    failed_request_ids: tuple[str, ...] = ()
-    """Requests that ended while planning: they can never fit."""
 
     @property
     def num_tokens(self) -> int:

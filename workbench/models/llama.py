@@ -13,8 +13,6 @@ from kernels.ops import AttentionMetadata, DecoderLayerShape, DecoderLayerWeight
 from workbench.models.config import ModelConfig
 from workbench.models.rope import rotary_table
 
-LayerWeights = DecoderLayerWeights
-
 
 @dataclass(frozen=True)
 class LlamaWeights:
@@ -22,7 +20,7 @@ class LlamaWeights:
 
     embedding: torch.Tensor
     """[vocab, hidden]"""
-    layers: tuple[LayerWeights, ...]
+    layers: tuple[DecoderLayerWeights, ...]
     final_norm: torch.Tensor
     """[hidden]"""
     head: torch.Tensor

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import torch
 
+from kernels.ops import DecoderLayerWeights
 from workbench.errors import ModelLoadError
 from workbench.models.config import ModelConfig
-from workbench.models.llama import LayerWeights, LlamaWeights
+from workbench.models.llama import LlamaWeights
 from workbench.models.loaded import LoadProgress
 from workbench.models.weight_memory import WeightMemory
 
@@ -96,14 +97,14 @@ class WeightReader:
         head = self._matrix(config.hidden_size, (name, config.vocab_size))
         return embedding if config.tie_word_embeddings and torch.equal(head, embedding) else head
 
-    def _layer(self, index: int) -> LayerWeights:
+    def _layer(self, index: int) -> DecoderLayerWeights:
         config, names, prefix = self._config, self._names, self._names.layer.format(index)
         hidden, inner = config.hidden_size, config.intermediate_size
         q_rows, kv_rows = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
         qkv = ((prefix + names.query, q_rows), (prefix + names.key, kv_rows), (prefix + names.value, kv_rows))
         gate_up = ((prefix + names.gate, inner), (prefix + names.up, inner))
         output, down = (prefix + names.output, hidden), (prefix + names.down, hidden)
-        return LayerWeights(
+        return DecoderLayerWeights(
             input_norm=self._vector((f"{prefix}{names.input_norm}.weight", hidden)),
             qkv=self._matrix(hidden, *qkv),
             qkv_bias=self._bias(*qkv) if config.qkv_bias else None,
