@@ -5,6 +5,9 @@ Shape letters, used everywhere in this project:
     T tokens in the step      R requests in the step     H query heads     K key/value heads
     D head size               N physical KV blocks       B block size      M blocks in the longest table
 
+Caches: keys [N, K, D, B], values [N, K, B, D], float32. A block's keys lie position beside position,
+which a score needs, its values dimension beside dimension, which a weighted sum needs.
+
 A backend is an object with the methods of `Ops`. A model receives one and calls nothing else, so
 two engines with different backends can live in one process.
 
@@ -19,6 +22,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+
+from kernels.weights import LinearWeight, RowWeight
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,13 @@ class AttentionMetadata:
     """int64 [T]: position of each token in its request."""
 
 
+def kv_cache_shapes(
+    num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of one layer's keys, [N, K, D, B], and values, [N, K, B, D]."""
+    return (num_blocks, num_kv_heads, head_size, block_size), (num_blocks, num_kv_heads, block_size, head_size)
+
+
 @dataclass(frozen=True)
 class DecoderLayerWeights:
     """Weights of one Llama-family decoder layer. Projections that read the same input are fused.
@@ -49,15 +61,15 @@ class DecoderLayerWeights:
 
     input_norm: torch.Tensor
     """[C]: applied before the layer, by whoever runs what comes before it."""
-    qkv: torch.Tensor
+    qkv: LinearWeight
     """[(H + 2K) * D, C]: query, key, value."""
-    output: torch.Tensor
+    output: LinearWeight
     """[C, H * D]"""
     post_attention_norm: torch.Tensor
     """[C]"""
-    gate_up: torch.Tensor
+    gate_up: LinearWeight
     """[2 * I, C]: gate, up."""
-    down: torch.Tensor
+    down: LinearWeight
     """[C, I]"""
     qkv_bias: torch.Tensor | None = None
     output_bias: torch.Tensor | None = None
@@ -91,8 +103,18 @@ class Ops(Protocol):
     def warm_up(self) -> None:
         """Compile whatever is compiled lazily. May take seconds the first time."""
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """Return x @ weight.T (+ bias). x [T, in], weight [out, in], bias [out] → [T, out]."""
+    def prepare_weight(self, weight: RowWeight) -> LinearWeight:
+        """Return a weight in the layout that this backend multiplies by.
+
+        It may take over the memory of `weight` and reorder it, so `weight` must not be used afterwards.
+        """
+
+    def linear(self, x: torch.Tensor, weight: LinearWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """Return x @ weight.T (+ bias). x [T, in], weight [out, in], bias [out] → [T, out].
+
+        Raises:
+            TypeError: the weight was prepared by another backend.
+        """
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Root-mean-square norm over the last dimension (arXiv 1910.07467). x [T, C], weight [C] → [T, C]."""
@@ -120,7 +142,7 @@ class Ops(Protocol):
         value_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """Scatter key and value [T, K, D] into the caches [N, B, K, D], which are **mutated**.
+        """Scatter key and value [T, K, D] into the caches [N, K, D, B] and [N, K, B, D], which are **mutated**.
 
         The last two dimensions of key and value are contiguous.
         """
@@ -133,7 +155,7 @@ class Ops(Protocol):
         metadata: AttentionMetadata,
         scale: float,
     ) -> torch.Tensor:
-        """Causal attention of query [T, H, D] over the paged caches [N, B, K, D] → [T, H, D] (arXiv 2309.06180).
+        """Causal attention of query [T, H, D] over paged keys and values → [T, H, D] (arXiv 2309.06180).
 
         Token at position p of request r attends to positions 0 … p, read in place through
         block_tables[r]: exactly ceil((p + 1) / B) blocks. Query head h reads key/value head

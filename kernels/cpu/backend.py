@@ -16,8 +16,10 @@ from kernels.cpu import elementwise
 from kernels.cpu.decoder_layer import decoder_layer
 from kernels.cpu.linear import linear
 from kernels.cpu.paged_attention import paged_attention
-from kernels.cpu.tile import HAS_AVX2, HAS_AVX512
+from kernels.cpu.panels import PanelWeight, pack
+from kernels.cpu.vector_code import HAS_AVX2, HAS_AVX512
 from kernels.ops import AttentionMetadata, DecoderLayerShape, DecoderLayerWeights
+from kernels.weights import LinearWeight, RowWeight
 
 
 class CpuOps:
@@ -43,7 +45,7 @@ class CpuOps:
     def warm_up(self) -> None:
         """Compile every kernel, or load it from numba's cache."""
         x = torch.zeros(1, 16)
-        cache = torch.zeros(1, 8, 1, 16)
+        keys, values = torch.zeros(1, 1, 16, 8), torch.zeros(1, 1, 8, 16)
         qkv = torch.zeros(1, 3, 16)
         query, key, value = qkv.split((1, 1, 1), dim=1)
         zero = torch.zeros(1, dtype=torch.int64)
@@ -54,29 +56,33 @@ class CpuOps:
             slot_mapping=zero,
             positions=zero,
         )
-        self.linear(x, torch.zeros(4, 16))
+        square = self.prepare_weight(RowWeight(torch.zeros(16, 16)))
+        self.linear(square.rows(zero), square)
         self.rms_norm(x, torch.ones(16), 1e-5)
         self.add_rms_norm(x, torch.zeros(1, 16), torch.ones(16), 1e-5)
         self.silu_and_mul(torch.zeros(1, 32))
         self.rotary_embedding(query, key, torch.zeros(1, 16), zero)
-        self.write_kv(key, value, cache, cache.clone(), zero)
-        self.paged_attention(query, cache, cache, one_token, 1.0)
+        self.write_kv(key, value, keys, values, zero)
+        self.paged_attention(query, keys, values, one_token, 1.0)
         weights = DecoderLayerWeights(
             input_norm=torch.ones(16),
-            qkv=torch.zeros(48, 16),
-            output=torch.zeros(16, 16),
+            qkv=self.prepare_weight(RowWeight(torch.zeros(48, 16))),
+            output=square,
             post_attention_norm=torch.ones(16),
-            gate_up=torch.zeros(32, 16),
-            down=torch.zeros(16, 16),
+            gate_up=self.prepare_weight(RowWeight(torch.zeros(32, 16))),
+            down=square,
         )
         shape = DecoderLayerShape(num_heads=1, num_kv_heads=1, head_size=16, eps=1e-5)
-        kv_cache = (cache, cache.clone())
-        self.decoder_layer(x, x.clone(), weights, torch.ones(16), shape, kv_cache, torch.zeros(1, 16), one_token)
+        self.decoder_layer(x, x.clone(), weights, torch.ones(16), shape, (keys, values), torch.zeros(1, 16), one_token)
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def prepare_weight(self, weight: RowWeight) -> LinearWeight:
+        """See `kernels.ops.Ops.prepare_weight`."""
+        return pack(weight)
+
+    def linear(self, x: torch.Tensor, weight: LinearWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
         """See `kernels.ops.Ops.linear`."""
-        out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
-        linear(x.numpy(), weight.numpy(), out.numpy(), numba.get_num_threads())
+        out = torch.empty((x.shape[0], weight.num_outputs), dtype=torch.float32)
+        linear(x.numpy(), _panels(weight), out.numpy(), numba.get_num_threads())
         return out if bias is None else out.add_(bias)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -155,14 +161,14 @@ class CpuOps:
             hidden.numpy(),
             residual.numpy(),
             (
-                weights.qkv.numpy(),
+                _panels(weights.qkv),
                 _bias(weights.qkv_bias),
-                weights.output.numpy(),
+                _panels(weights.output),
                 _bias(weights.output_bias),
                 weights.post_attention_norm.numpy(),
-                weights.gate_up.numpy(),
+                _panels(weights.gate_up),
                 _bias(weights.gate_up_bias),
-                weights.down.numpy(),
+                _panels(weights.down),
                 _bias(weights.down_bias),
                 next_norm.numpy(),
             ),
@@ -183,6 +189,12 @@ class CpuOps:
 
 
 _NO_BIAS: Final = np.zeros(0, np.float32)
+
+
+def _panels(weight: LinearWeight) -> npt.NDArray[np.float32]:
+    if not isinstance(weight, PanelWeight):
+        raise TypeError(f"the cpu backend multiplies by weights that it prepared, not by a {type(weight).__name__}")
+    return weight.panels.numpy()
 
 
 def _bias(bias: torch.Tensor | None) -> npt.NDArray[np.float32]:

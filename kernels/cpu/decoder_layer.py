@@ -24,7 +24,7 @@ def decoder_layer(hidden, residual, weights, kv_cache, step, sizes, eps, scale, 
         residual: the stream, float32 [T, C].
         weights: qkv [(H + 2K)D, C], its bias, output [C, HD], its bias, post_norm [C], gate_up
             [2I, C], its bias, down [C, I], its bias, next_norm [C]. A bias of no elements is none.
-        kv_cache: keys and values, each [N, B, K, D], **mutated**.
+        kv_cache: keys [N, K, D, B] and values [N, K, B, D], **mutated**.
         step: cos_sin [max_model_len, D], positions [T], slots [T], query_start [R + 1], tables [R, M].
         sizes: (H, K, D).
         eps: of the norms.

@@ -12,11 +12,12 @@ import numpy as np
 from numba import carray, njit, prange
 
 from kernels.cpu.scalar import address_of, as_pointer, exp_float32
-from kernels.cpu.tile import dot_1x1
 
 PARALLEL_ELEMENTS: Final = 32 * 1024
 """Elements from which on waking the other threads pays (about 5 µs)."""
 
+SUM_LANES: Final = 16
+_ZERO: Final = np.float32(0.0)
 _ONE: Final = np.float32(1.0)
 
 
@@ -53,13 +54,26 @@ def _add_row(x, row, residual):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _norm_row(x, row, weight, eps, out):  # type: ignore[no-untyped-def]
     size = x.shape[1]
-    # The sum of squares is the row's dot product with itself, in the fixed order of the tiles. It
-    # passes through the first place of the result, which is overwritten below.
-    source = address_of(x) + 4 * size * row
-    dot_1x1(source, size, source, size, size, address_of(out) + 4 * size * row, 1)
-    scale = _ONE / np.sqrt(out[row, 0] / np.float32(size) + np.float32(eps))
+    scale = _ONE / np.sqrt(_sum_of_squares(x[row]) / np.float32(size) + np.float32(eps))
     for i in range(size):
         out[row, i] = x[row, i] * scale * weight[i]
+
+
+@njit(nogil=True, cache=True)
+def _sum_of_squares(row):  # type: ignore[no-untyped-def]
+    """Return the sum over 16 lanes (place mod 16), each in order, that are added first to last."""
+    size = row.shape[0]
+    lanes = np.zeros(SUM_LANES, np.float32)
+    full = size // SUM_LANES * SUM_LANES
+    for start in range(0, full, SUM_LANES):
+        for lane in range(SUM_LANES):
+            lanes[lane] += row[start + lane] * row[start + lane]
+    for i in range(full, size):
+        lanes[i - full] += row[i] * row[i]
+    total = _ZERO
+    for lane in range(SUM_LANES):
+        total += lanes[lane]
+    return total
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -110,16 +124,12 @@ def _silu_row(gate_up, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def write_kv(key, value, key_cache, value_cache, slot_mapping):  # type: ignore[no-untyped-def]
-    """Scatter key and value [T, K, D] into the caches [N, B, K, D], **mutated**."""
-    size = key.shape[1] * key.shape[2]
+    """Scatter key and value [T, K, D] into the caches [N, K, D, B] and [N, K, B, D], **mutated**."""
+    head_size, block_size = key_cache.shape[2:]
     for token in range(key.shape[0]):
-        offset = 4 * size * slot_mapping[token]
-        _copy(address_of(key) + token * key.strides[0], address_of(key_cache) + offset, size)
-        _copy(address_of(value) + token * value.strides[0], address_of(value_cache) + offset, size)
-
-
-@njit(nogil=True, cache=True)
-def _copy(source, target, size):  # type: ignore[no-untyped-def]
-    source_row, target_row = carray(as_pointer(source), (size,)), carray(as_pointer(target), (size,))
-    for i in range(size):
-        target_row[i] = source_row[i]
+        block, offset = slot_mapping[token] // block_size, slot_mapping[token] % block_size
+        for head in range(key.shape[1]):
+            own_keys, own_values = key_cache[block, head], value_cache[block, head]
+            for i in range(head_size):
+                own_keys[i, offset] = key[token, head, i]
+                own_values[offset, i] = value[token, head, i]

@@ -4,14 +4,16 @@ A context is cut into chunks of 256 positions. Within a chunk: scores, softmax w
 the chunk's largest score, weighted sum of values; then the chunks are merged one after the other,
 rescaled to their common largest score (online softmax, arXiv 1805.02867). With few tokens the
 chunks are shared among the threads, so that one long context keeps all of them busy (the split of
-Flash-Decoding); with many, a thread walks through all chunks of its token. The arithmetic is the
-same. The query heads that share a key/value head go through each block together, so keys and
-values are read once.
+Flash-Decoding); with many, a thread walks through all chunks of a few neighbouring tokens of one
+prompt, which share the keys and values they read. The arithmetic is the same.
 
-Order: a score is one dot product in the fixed order of `tile.py`. The softmax's sum runs over 16
-lanes (position mod 16) that are added first to last. Values are added position by position, chunks
-in order. All of it depends on positions only; hence neither neighbours nor the cut of the prompt
-nor threads nor the block size change a bit.
+Both products are tiles (see `tile.py`): a block's keys [D, B] are a panel whose lanes are positions,
+its values [B, D] one whose lanes are dimensions.
+
+Order: a score is summed over the dimensions in turn. The softmax's sum runs over 16 lanes (position
+mod 16) that are added first to last. Values are added position by position, chunks in order. All of
+it depends on positions only; hence neither neighbours nor the cut of the prompt nor threads nor the
+block size change a bit.
 """
 
 from __future__ import annotations
@@ -22,74 +24,99 @@ import numpy as np
 from numba import njit, prange
 
 from kernels.cpu.scalar import address_of, exp_float32, next_task
-from kernels.cpu.tile import LANES, TILE_OUTPUTS, TILE_ROWS, dot_tile, weighted_sum_tile
+from kernels.cpu.tile import PARTIAL, TILE_ROWS, TILE_VECTORS, multiply_tile
+from kernels.cpu.vector_code import LANES
 
 CHUNK: Final = 256
 """Positions that are one unit of work; a multiple of every block size."""
+GROUP_TOKENS: Final = TILE_ROWS
+"""Neighbouring tokens of a prompt that go through its keys and values together."""
 SUM_LANES: Final = 16
 _ZERO: Final = np.float32(0.0)
 _ONE: Final = np.float32(1.0)
+_LOWEST: Final = np.float32(-np.inf)
 
 
 @njit(nogil=True, cache=True)
 def paged_attention(  # type: ignore[no-untyped-def]
     query, key_cache, value_cache, query_start, block_tables, positions, scale, out, num_threads
 ):
-    """Fill out [T, H, D]. query [T, H, D] may be strided; caches are [N, B, K, D]."""
-    if query.shape[0] >= 4 * num_threads:
-        order = np.argsort(-positions)  # the longest contexts first, so that the last tasks are short
-        _attend_by_token(
-            query, key_cache, value_cache, query_start, block_tables, positions, order, scale, out, num_threads
-        )
+    """Fill out [T, H, D]. query [T, H, D] may be strided; keys are [N, K, D, B], values [N, K, B, D]."""
+    groups = _token_groups(query_start, positions)
+    if groups.shape[0] >= 4 * num_threads:
+        _attend_by_tokens(query, key_cache, value_cache, block_tables, positions, groups, scale, out, num_threads)
     else:
         _attend_by_chunk(query, key_cache, value_cache, query_start, block_tables, positions, scale, out, num_threads)
 
 
+@njit(nogil=True, cache=True)
+def _token_groups(query_start, positions):  # type: ignore[no-untyped-def]
+    """Return groups (first token, tokens, request), the longest contexts first so that the last tasks are short.
+
+    The tokens of a group are neighbours of one request whose positions lie in one chunk.
+    """
+    num_tokens = positions.shape[0]
+    groups = np.empty((num_tokens, 3), np.int64)
+    count = 0
+    for request in range(query_start.shape[0] - 1):
+        token, end = query_start[request], query_start[request + 1]
+        while token < end:
+            rest_of_chunk = CHUNK - positions[token] % CHUNK
+            size = min(GROUP_TOKENS, end - token, rest_of_chunk)
+            groups[count] = (token, size, request)
+            count += 1
+            token += size
+    longest_first = np.argsort(-positions[groups[:count, 0]])
+    return groups[longest_first]
+
+
 @njit(nogil=True, cache=True, parallel=True)
-def _attend_by_token(  # type: ignore[no-untyped-def]
-    query, key_cache, value_cache, query_start, block_tables, positions, order, scale, out, num_threads
+def _attend_by_tokens(  # type: ignore[no-untyped-def]
+    query, key_cache, value_cache, block_tables, positions, groups, scale, out, num_threads
 ):
-    """A task is one token with all its heads, so that blocks are read from end to end."""
-    num_tokens, num_heads, head_size = query.shape
-    heads = (0, key_cache.shape[2])
+    """A task is a group of tokens with all its heads."""
+    num_heads, head_size = query.shape[1:]
+    num_kv_heads = key_cache.shape[1]
+    heads_per_kv = num_heads // num_kv_heads
+    most_rows = GROUP_TOKENS * heads_per_kv
     counter = np.zeros(1, np.int64)
     for _ in prange(num_threads):
-        scores = np.empty((num_heads, CHUNK), np.float32)
-        part, total_largest, total_sum = (
-            np.empty((num_heads, head_size), np.float32),
-            np.empty(num_heads, np.float32),
-            np.empty(num_heads, np.float32),
-        )
-        largest, sums = np.empty(num_heads, np.float32), np.empty(num_heads, np.float32)
+        queries = np.empty((most_rows, head_size), np.float32)
+        scores, lanes = np.empty((most_rows, CHUNK), np.float32), np.empty(SUM_LANES, np.float32)
+        total, part = np.empty((2, most_rows, head_size), np.float32)
+        total_largest, total_sum, largest, sums = np.empty((4, most_rows), np.float32)
         task = next_task(counter)
-        while task < num_tokens:
-            token = order[task]
-            table = block_tables[_request_of(token, query_start)]
-            length = positions[token] + 1
-            total = out[token]
-            end = min(CHUNK, length)
-            _attend_chunk(
-                query,
-                key_cache,
-                value_cache,
-                table,
-                token,
-                0,
-                end,
-                heads,
-                scale,
-                scores,
-                total,
-                total_largest,
-                total_sum,
-            )
-            for start in range(CHUNK, length, CHUNK):
-                end = min(start + CHUNK, length)
-                _attend_chunk(
-                    query, key_cache, value_cache, table, token, start, end, heads, scale, scores, part, largest, sums
-                )
-                _merge(total, total_largest, total_sum, part, largest, sums)
-            _divide(total, total_sum)
+        while task < groups.shape[0]:
+            token, num_tokens, request = groups[task]
+            table, position = block_tables[request], positions[token]
+            rows = num_tokens * heads_per_kv
+            for head in range(num_kv_heads):
+                for row in range(rows):
+                    queries[row] = query[token + row // heads_per_kv, head * heads_per_kv + row % heads_per_kv]
+                for start in range(0, position + num_tokens, CHUNK):
+                    first = start == 0
+                    _attend_chunk(
+                        address_of(queries),
+                        head_size,
+                        heads_per_kv,
+                        (position, num_tokens),
+                        key_cache,
+                        value_cache,
+                        head,
+                        table,
+                        start,
+                        scale,
+                        scores,
+                        lanes,
+                        total if first else part,
+                        total_largest if first else largest,
+                        total_sum if first else sums,
+                    )
+                    if not first:
+                        _merge(total[:rows], total_largest, total_sum, part, largest, sums)
+                for row in range(rows):
+                    place = out[token + row // heads_per_kv, head * heads_per_kv + row % heads_per_kv]
+                    _divide(total[row], total_sum[row], place)
             task = next_task(counter)
 
 
@@ -99,8 +126,8 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
 ):
     """A task is one chunk of one token and one key/value head; the chunks are merged afterwards."""
     num_tokens, num_heads, head_size = query.shape
-    num_kv_heads = key_cache.shape[2]
-    group = num_heads // num_kv_heads
+    num_kv_heads = key_cache.shape[1]
+    heads_per_kv = num_heads // num_kv_heads
     num_chunks = (positions.max() + CHUNK) // CHUNK
     parts = np.empty((num_tokens, num_chunks, num_heads, head_size), np.float32)
     largest = np.empty((num_tokens, num_chunks, num_heads), np.float32)
@@ -108,42 +135,37 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
     num_tasks = num_tokens * num_chunks * num_kv_heads
     counter = np.zeros(1, np.int64)
     for _ in prange(num_threads):
-        scores = np.empty((group, CHUNK), np.float32)
+        scores, lanes = np.empty((heads_per_kv, CHUNK), np.float32), np.empty(SUM_LANES, np.float32)
         task = next_task(counter)
         while task < num_tasks:
             token, rest = task // (num_chunks * num_kv_heads), task % (num_chunks * num_kv_heads)
             chunk, head = rest // num_kv_heads, rest % num_kv_heads
-            start, end = chunk * CHUNK, min((chunk + 1) * CHUNK, positions[token] + 1)
-            if start < end:
-                rows = slice(head * group, (head + 1) * group)
+            if chunk * CHUNK <= positions[token]:
+                rows = slice(head * heads_per_kv, (head + 1) * heads_per_kv)
                 _attend_chunk(
-                    query,
+                    address_of(query) + token * query.strides[0] + head * heads_per_kv * query.strides[1],
+                    query.strides[1] // 4,
+                    heads_per_kv,
+                    (positions[token], 1),
                     key_cache,
                     value_cache,
+                    head,
                     block_tables[_request_of(token, query_start)],
-                    token,
-                    start,
-                    end,
-                    (head, head + 1),
+                    chunk * CHUNK,
                     scale,
                     scores,
+                    lanes,
                     parts[token, chunk, rows],
                     largest[token, chunk, rows],
                     sums[token, chunk, rows],
                 )
             task = next_task(counter)
     for token in range(num_tokens):
-        out[token] = parts[token, 0]
+        total, total_largest, total_sum = parts[token, 0], largest[token, 0], sums[token, 0]
         for chunk in range(1, positions[token] // CHUNK + 1):
-            _merge(
-                out[token],
-                largest[token, 0],
-                sums[token, 0],
-                parts[token, chunk],
-                largest[token, chunk],
-                sums[token, chunk],
-            )
-        _divide(out[token], sums[token, 0])
+            _merge(total, total_largest, total_sum, parts[token, chunk], largest[token, chunk], sums[token, chunk])
+        for row in range(num_heads):
+            _divide(total[row], total_sum[row], out[token, row])
 
 
 @njit(nogil=True, cache=True)
@@ -161,47 +183,109 @@ def _request_of(token, query_start):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _attend_chunk(  # type: ignore[no-untyped-def]
-    query, key_cache, value_cache, table, token, start, end, heads, scale, scores, part, largest, sums
+    queries,
+    query_stride,
+    heads_per_kv,
+    tokens,
+    key_cache,
+    value_cache,
+    head,
+    table,
+    start,
+    scale,
+    scores,
+    lanes,
+    part,
+    largest,
+    sums,
 ):
-    """Attend to positions start … end - 1 for the query heads of key/value heads heads[0] … heads[1] - 1.
+    """Let the rows of some tokens attend to the chunk's positions start … start + CHUNK - 1, each up to its own.
 
-    Fills, for each query head: part [rows, D] with the sum of exp(score - largest) * value, largest
-    [rows] and sums [rows] with the sum of exp(score - largest). scores [rows, CHUNK] is scratch.
+    queries: address of the rows, token by token, the query heads of key/value head `head` each.
+    tokens: (position of the first, how many); none lies before `start`, nor do they end in different chunks.
+
+    Fills, for each row: part [rows, D] with the sum of exp(score - largest) * value, largest [rows]
+    and sums [rows] with the sum of exp(score - largest). scores [rows, CHUNK] and lanes are scratch.
     """
-    _, block_size, num_kv_heads, head_size = key_cache.shape
-    group = query.shape[1] // num_kv_heads
-    first_row, num_rows = heads[0] * group, (heads[1] - heads[0]) * group
-    first_block, last_block = start // block_size, (end + block_size - 1) // block_size
-    for block in range(first_block, last_block):
-        filled = min(block_size, end - block * block_size)
-        for head in range(heads[0], heads[1]):
-            keys = address_of(key_cache) + 4 * head_size * (table[block] * block_size * num_kv_heads + head)
-            queries = address_of(query) + token * query.strides[0] + head * group * query.strides[1]
-            column = block * block_size - start
-            place = address_of(scores) + 4 * ((head * group - first_row) * CHUNK + column)
-            _score_block(
-                queries,
-                query.strides[1] // 4,
-                group,
-                keys,
-                num_kv_heads * head_size,
-                filled,
-                head_size,
-                place,
-                CHUNK,
+    head_size, block_size = key_cache.shape[2:]
+    position, num_tokens = tokens
+    rows = num_tokens * heads_per_kv
+    end = min(start + CHUNK, position + num_tokens)
+    first_block, end_block = start // block_size, (end + block_size - 1) // block_size
+
+    for block in range(first_block, end_block):
+        keys = _address_in(key_cache, table[block], head)
+        ahead = _address_in(key_cache, table[min(block + 1, end_block - 1)], head)
+        place = address_of(scores) + 4 * (block * block_size - start)
+        _multiply(rows, queries, query_stride, keys, block_size, head_size, block_size, place, CHUNK, 0, ahead)
+
+    for row in range(rows):
+        length = min(CHUNK, position + row // heads_per_kv + 1 - start)
+        largest[row], sums[row] = _softmax_weights(scores[row], length, scale, lanes)
+
+    # A block that all tokens see whole is added to all rows at once, the last ones token by token.
+    seen_by_all = min(end, position + 1) // block_size
+    for block in range(first_block, end_block):
+        values = _address_in(value_cache, table[block], head)
+        ahead = _address_in(value_cache, table[min(block + 1, end_block - 1)], head)
+        column, goes_on = block * block_size - start, block > first_block
+        weights, place = address_of(scores) + 4 * column, address_of(part)
+        if block < seen_by_all:
+            _multiply(rows, weights, CHUNK, values, head_size, block_size, head_size, place, head_size, goes_on, ahead)
+            continue
+        for token in range(num_tokens):
+            row = token * heads_per_kv
+            seen = min(block_size, min(end, position + token + 1) - block * block_size)
+            if seen > 0:
+                own_weights, own_place = weights + 4 * CHUNK * row, place + 4 * head_size * row
+                _multiply(
+                    heads_per_kv,
+                    own_weights,
+                    CHUNK,
+                    values,
+                    head_size,
+                    seen,
+                    head_size,
+                    own_place,
+                    head_size,
+                    goes_on,
+                    ahead,
+                )
+
+
+@njit(nogil=True, cache=True)
+def _address_in(cache, block_id, head):  # type: ignore[no-untyped-def]
+    """Return the address of one head's part of a block."""
+    return address_of(cache) + 4 * cache.shape[2] * cache.shape[3] * (block_id * cache.shape[1] + head)
+
+
+@njit(nogil=True, cache=True)
+def _multiply(rows, a, a_stride, b, b_stride, size, width, out, out_stride, accumulate, ahead):  # type: ignore[no-untyped-def]
+    """Fill out[:rows, :width] with a [rows, size] times b [size, width], or add it to what is there.
+
+    All are addresses. Meanwhile what lies at `ahead`, in the shape of b, is asked for.
+    """
+    column = 0
+    while column < width:
+        vectors = min(TILE_VECTORS, (width - column) // LANES)
+        columns = width - column if vectors == PARTIAL else vectors * LANES
+        for row in range(0, rows, TILE_ROWS):
+            multiply_tile(
+                min(TILE_ROWS, rows - row),
+                vectors,
+                a + 4 * a_stride * row,
+                a_stride,
+                b + 4 * column,
+                b_stride,
+                LANES,
+                size,
+                out + 4 * (out_stride * row + column),
+                out_stride,
+                columns,
+                accumulate,
+                ahead + 4 * column if row == 0 else 0,
             )
-    for row in range(num_rows):
-        largest[row], sums[row] = _softmax_weights(scores[row], end - start, scale)
-        for i in range(head_size):
-            part[row, i] = _ZERO
-    for block in range(first_block, last_block):
-        filled = min(block_size, end - block * block_size)
-        for head in range(heads[0], heads[1]):
-            values = address_of(value_cache) + 4 * head_size * (table[block] * block_size * num_kv_heads + head)
-            row = head * group - first_row
-            weights = address_of(scores) + 4 * (row * CHUNK + block * block_size - start)
-            place = address_of(part) + 4 * head_size * row
-            _add_values(weights, CHUNK, group, values, num_kv_heads * head_size, filled, head_size, place)
+        column += columns
 
 
 @njit(nogil=True, cache=True)
@@ -217,63 +301,38 @@ def _merge(total, total_largest, total_sum, part, largest, sums):  # type: ignor
 
 
 @njit(nogil=True, cache=True)
-def _divide(total, sums):  # type: ignore[no-untyped-def]
-    """Divide each row by its sum of weights, **in place**."""
-    for row in range(total.shape[0]):
-        factor = _ONE / sums[row]
-        for i in range(total.shape[1]):
-            total[row, i] *= factor
+def _divide(total, weight_sum, out):  # type: ignore[no-untyped-def]
+    """Fill out [D] with total [D] divided by the sum of its weights."""
+    factor = _ONE / weight_sum
+    for i in range(out.shape[0]):
+        out[i] = total[i] * factor
 
 
 @njit(nogil=True, cache=True)
-def _score_block(  # type: ignore[no-untyped-def]
-    queries, query_stride, group, keys, key_stride, filled, head_size, place, stride
-):
-    """Write the dot products of `group` query heads with the first `filled` keys of one block."""
-    position = 0
-    while position < filled:
-        outputs = TILE_OUTPUTS if filled - position >= TILE_OUTPUTS else 1
-        for row in range(0, group, TILE_ROWS):
-            rows = min(TILE_ROWS, group - row)
-            q, k = queries + 4 * query_stride * row, keys + 4 * key_stride * position
-            dot_tile(
-                rows, outputs, q, query_stride, k, key_stride, head_size, place + 4 * (stride * row + position), stride
-            )
-        position += outputs
+def _softmax_weights(row, length, scale, lanes):  # type: ignore[no-untyped-def]
+    """Replace the first `length` scores by exp(scale * score - largest) **in place**; return the largest and the sum.
 
-
-@njit(nogil=True, cache=True)
-def _add_values(  # type: ignore[no-untyped-def]
-    weights, weight_stride, group, values, value_stride, filled, head_size, place
-):
-    """Add the first `filled` values of one block, weighted, to the results of `group` heads."""
-    for row in range(0, group, TILE_ROWS):
-        rows = min(TILE_ROWS, group - row)
-        column = 0
-        while column < head_size:
-            vectors = 4 if head_size - column >= 4 * LANES else 1
-            width = min(vectors * LANES, head_size - column)
-            p, v = weights + 4 * weight_stride * row, values + 4 * column
-            target = place + 4 * (head_size * row + column)
-            weighted_sum_tile(rows, vectors, p, weight_stride, v, value_stride, filled, width, target, head_size)
-            column += width
-
-
-@njit(nogil=True, cache=True)
-def _softmax_weights(row, length, scale):  # type: ignore[no-untyped-def]
-    """Replace scores by exp(scale * score - largest) **in place**; return the largest and the sum."""
+    Lane by lane, so that it runs in vectors: a maximum has no order, and the sum has this one.
+    """
     padded = (length + SUM_LANES - 1) // SUM_LANES * SUM_LANES
     for i in range(length):
         row[i] *= scale
-    largest = row[0]
-    for i in range(length):
-        largest = max(largest, row[i])
-    for i in range(length):
-        row[i] = exp_float32(row[i] - largest)
     for i in range(length, padded):
-        row[i] = _ZERO
-    lanes = np.zeros(SUM_LANES, np.float32)
-    for start in range(0, padded, SUM_LANES):
+        row[i] = _LOWEST
+    for lane in range(SUM_LANES):
+        lanes[lane] = row[lane]
+    for start in range(SUM_LANES, padded, SUM_LANES):
+        for lane in range(SUM_LANES):
+            value = row[start + lane]
+            lanes[lane] = value if value > lanes[lane] else lanes[lane]
+    largest = lanes[0]
+    for lane in range(1, SUM_LANES):
+        largest = max(largest, lanes[lane])
+    for i in range(padded):
+        row[i] = exp_float32(row[i] - largest)
+    for lane in range(SUM_LANES):
+        lanes[lane] = row[lane]
+    for start in range(SUM_LANES, padded, SUM_LANES):
         for lane in range(SUM_LANES):
             lanes[lane] += row[start + lane]
     total = _ZERO

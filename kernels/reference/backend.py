@@ -11,6 +11,7 @@ from kernels.reference.rms_norm import add_rms_norm, rms_norm
 from kernels.reference.rotary import rotary_embedding
 from kernels.reference.silu_and_mul import silu_and_mul
 from kernels.reference.write_kv import write_kv
+from kernels.weights import LinearWeight, RowWeight
 
 
 class ReferenceOps:
@@ -36,6 +37,10 @@ class ReferenceOps:
     def set_num_threads(self, num_threads: int) -> None:
         """Set torch's threads."""
         torch.set_num_threads(num_threads)
+
+    def prepare_weight(self, weight: RowWeight) -> LinearWeight:
+        """Return the weight as it is."""
+        return weight
 
     def warm_up(self) -> None:
         """Do nothing: plain torch compiles nothing."""

@@ -2,8 +2,10 @@
 
 import torch
 
+from kernels.weights import LinearWeight
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return x @ weight.T (+ bias). x [T, in], weight [out, in], bias [out] → [T, out]."""
-    result = x @ weight.T
+
+def linear(x: torch.Tensor, weight: LinearWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return x @ weight.T (+ bias). x [T, in], weight [out, in] in any layout, bias [out] → [T, out]."""
+    result = x @ weight.dense().T
     return result if bias is None else result + bias

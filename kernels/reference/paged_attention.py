@@ -14,9 +14,9 @@ def paged_attention(
 ) -> torch.Tensor:
     """Return softmax(scale * q · k) v for each token over positions 0 … its own. query [T, H, D] → [T, H, D].
 
-    Caches [N, B, K, D]; query head h reads key/value head h * K // H.
+    Keys [N, K, D, B], values [N, K, B, D]; query head h reads key/value head h * K // H.
     """
-    block_size, num_heads, num_kv_heads = key_cache.shape[1], query.shape[1], key_cache.shape[2]
+    block_size, num_heads, num_kv_heads = value_cache.shape[2], query.shape[1], value_cache.shape[1]
     output = torch.empty(query.shape, dtype=query.dtype)
     for request in range(metadata.seq_lens.shape[0]):
         first, last = int(metadata.query_start[request]), int(metadata.query_start[request + 1])
@@ -25,8 +25,9 @@ def paged_attention(
             num_blocks = -(-length // block_size)
             blocks = metadata.block_tables[request, :num_blocks].long()
             # [length, H, D]: the request's context, each key/value head repeated for its query heads.
-            keys = key_cache[blocks].flatten(0, 1)[:length].repeat_interleave(num_heads // num_kv_heads, dim=1)
-            values = value_cache[blocks].flatten(0, 1)[:length].repeat_interleave(num_heads // num_kv_heads, dim=1)
+            keys = key_cache[blocks].permute(0, 3, 1, 2).flatten(0, 1)[:length]
+            values = value_cache[blocks].transpose(1, 2).flatten(0, 1)[:length]
+            keys, values = (each.repeat_interleave(num_heads // num_kv_heads, dim=1) for each in (keys, values))
             scores = torch.einsum("hd,lhd->hl", query[token], keys) * scale
             output[token] = torch.einsum("hl,lhd->hd", torch.softmax(scores, dim=-1), values)
     return output

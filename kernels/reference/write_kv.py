@@ -10,9 +10,10 @@ def write_kv(
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
 ) -> None:
-    """Scatter key and value [T, K, D] into the caches [N, B, K, D], **mutated**, at slot_mapping int64 [T].
+    """Scatter key and value [T, K, D] into the caches [N, K, D, B] and [N, K, B, D], **mutated**.
 
-    A slot is block_id * B + offset.
+    slot_mapping int64 [T]: block_id * B + offset.
     """
-    key_cache.flatten(0, 1)[slot_mapping] = key
-    value_cache.flatten(0, 1)[slot_mapping] = value
+    blocks, offsets = slot_mapping // value_cache.shape[2], slot_mapping % value_cache.shape[2]
+    key_cache[blocks, :, :, offsets] = key
+    value_cache[blocks, :, offsets] = value

@@ -10,6 +10,7 @@ import torch
 
 from kernels.ops import Ops
 from kernels.reference.backend import ReferenceOps
+from kernels.weights import RowWeight
 from workbench.bench.kernels.cases import attention_cases, elementwise_cases, linear_cases, linears
 from workbench.bench.kernels.command import case_figures, linear_totals, machine_figures
 from workbench.bench.kernels.step import TimedOps, timer_cost
@@ -176,7 +177,7 @@ def test_machine_is_the_best_of_its_probes_and_shows_the_worst():
 
 def test_timed_ops_pass_everything_on_and_count_calls():
     timed: Any = TimedOps(ReferenceOps())
-    x, weight = torch.ones(1, 2), torch.ones(3, 2)
+    x, weight = torch.ones(1, 2), RowWeight(torch.ones(3, 2))
 
     assert timed.name == "reference"
     assert timed.linear(x, weight).tolist() == [[2.0, 2.0, 2.0]]

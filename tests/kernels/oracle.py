@@ -7,12 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.ops import AttentionMetadata
+from kernels.ops import AttentionMetadata, Ops
+from kernels.weights import LinearWeight, RowWeight
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
     """Return reproducible float32 noise."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def prepared(ops: Ops, matrix: torch.Tensor) -> LinearWeight:
+    """Return a matrix as the backend multiplies by it; the matrix itself is left alone."""
+    return ops.prepare_weight(RowWeight(matrix.clone()))
 
 
 def linear(x, weight, bias=None):
@@ -96,8 +102,8 @@ def paged_case(
     num_blocks = [-(-length // block_size) for length in lengths]
     pool = sum(num_blocks) + 3
     shuffled = torch.randperm(pool, generator=torch.Generator().manual_seed(seed + 1)).tolist()
-    key_cache = torch.full((pool, block_size, num_kv_heads, head_size), float("nan"))
-    value_cache = key_cache.clone()
+    key_cache = torch.full((pool, num_kv_heads, head_size, block_size), float("nan"))
+    value_cache = torch.full((pool, num_kv_heads, block_size, head_size), float("nan"))
     tables = torch.full((len(lengths), max(num_blocks) + 2), -1, dtype=torch.int32)
     queries, keys, values, slots, positions = [], [], [], [], []
     for request, (length, new) in enumerate(zip(lengths, num_new, strict=True)):
@@ -105,8 +111,9 @@ def paged_case(
         tables[request, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
         context_slots = torch.tensor([blocks[i // block_size] * block_size + i % block_size for i in range(length)])
         key, value = (randn(length, num_kv_heads, head_size, seed=seed + 10 * request + n) for n in (2, 3))
-        key_cache.flatten(0, 1)[context_slots] = key
-        value_cache.flatten(0, 1)[context_slots] = value
+        held, offsets = context_slots // block_size, context_slots % block_size
+        key_cache[held, :, :, offsets] = key
+        value_cache[held, :, offsets] = value
         queries.append(randn(length, num_heads, head_size, seed=seed + 10 * request + 4)[length - new :])
         keys.append(key)
         values.append(value)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernels.ops import AttentionMetadata, load_backend
-from tests.kernels.oracle import PagedCase, paged_case, randn
+from tests.kernels.oracle import PagedCase, paged_case, prepared, randn
 
 ROW_COUNTS = [1, 2, 3, 4, 5, 16, 33, 900]
 
@@ -31,7 +31,7 @@ def restore_threads():
 @pytest.mark.parametrize("num_rows", ROW_COUNTS)
 @pytest.mark.parametrize(("out_size", "in_size"), [(1536, 576), (576, 1536), (61, 100), (960, 576)])
 def test_linear_rows_do_not_depend_on_the_number_of_rows(ops, num_rows, out_size, in_size):
-    x, weight = randn(900, in_size), randn(out_size, in_size, seed=1)
+    x, weight = randn(900, in_size), prepared(ops, randn(out_size, in_size, seed=1))
     whole = ops.linear(x, weight)
     first = (900 - num_rows) // 2
     assert torch.equal(ops.linear(x[first : first + num_rows], weight), whole[first : first + num_rows])
@@ -39,10 +39,10 @@ def test_linear_rows_do_not_depend_on_the_number_of_rows(ops, num_rows, out_size
 
 @pytest.mark.parametrize("output", [0, 3, 57, 58, 60])
 def test_linear_outputs_do_not_depend_on_their_neighbours(ops, output):
-    """Remainder outputs (61 = 15 * 4 + 1) are summed like those of full tiles."""
-    x, weight = randn(7, 100), randn(61, 100, seed=1)
-    alone = ops.linear(x, weight[output : output + 1].clone())
-    assert torch.equal(alone[:, 0], ops.linear(x, weight)[:, output])
+    """61 = 7 * 8 + 5 = 3 * 16 + 13: outputs of a narrow last panel are summed like those of full ones."""
+    x, matrix = randn(7, 100), randn(61, 100, seed=1)
+    alone = ops.linear(x, prepared(ops, matrix[output : output + 1]))
+    assert torch.equal(alone[:, 0], ops.linear(x, prepared(ops, matrix))[:, output])
 
 
 @pytest.mark.parametrize("num_rows", ROW_COUNTS)
@@ -76,7 +76,7 @@ def test_rotary_embedding_does_not_depend_on_the_number_of_rows(ops, num_rows):
 def test_ops_do_not_depend_on_the_number_of_threads(ops, num_threads):
     if num_threads > numba.config.NUMBA_NUM_THREADS:
         pytest.skip(f"this machine runs {numba.config.NUMBA_NUM_THREADS} threads")
-    x, weight, norm = randn(33, 576), randn(1536, 576, seed=1), randn(576, seed=2)
+    x, weight, norm = randn(33, 576), prepared(ops, randn(1536, 576, seed=1)), randn(576, seed=2)
     case = paged_case([200, 64, 90], [70, 1, 1])
     results = []
     for count in (numba.config.NUMBA_NUM_THREADS, num_threads):

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.ops import DecoderLayerShape, DecoderLayerWeights, load_backend
+from kernels.ops import DecoderLayerShape, DecoderLayerWeights, Ops, load_backend
 from kernels.reference.decoder_layer import decoder_layer
+from kernels.weights import RowWeight
 from tests.kernels import oracle
-from tests.kernels.oracle import paged_case, randn
+from tests.kernels.oracle import paged_case, prepared, randn
 
 
 @pytest.fixture(scope="module", params=["reference", "cpu"])
@@ -30,23 +31,45 @@ def assert_close(result, expected, tolerance=2e-6):
 @pytest.mark.parametrize(("out_size", "in_size"), [(576, 576), (5, 1), (1, 17), (13, 100), (66, 1536)])
 def test_linear_matches_the_dense_product(ops, num_rows, out_size, in_size):
     x, weight = randn(num_rows, in_size), randn(out_size, in_size, seed=1)
-    assert_close(ops.linear(x, weight), oracle.linear(x, weight))
+    assert_close(ops.linear(x, prepared(ops, weight)), oracle.linear(x, weight))
 
 
 def test_linear_adds_the_bias(ops):
     x, weight, bias = randn(3, 32), randn(8, 32, seed=1), randn(8, seed=2)
-    assert_close(ops.linear(x, weight, bias), oracle.linear(x, weight, bias))
+    assert_close(ops.linear(x, prepared(ops, weight), bias), oracle.linear(x, weight, bias))
+
+
+def test_linear_refuses_a_weight_of_another_backend():
+    with pytest.raises(TypeError, match="weights that it prepared, not by a RowWeight"):
+        load_backend("cpu").linear(randn(1, 32), RowWeight(randn(8, 32)))
+
+
+@pytest.mark.parametrize(("out_size", "in_size"), [(1, 1), (3, 40), (16, 7), (37, 24), (64, 64)])
+def test_prepared_weights_give_their_matrix_and_its_rows_back(ops, out_size, in_size):
+    matrix = randn(out_size, in_size)
+    weight = prepared(ops, matrix)
+    assert (weight.num_outputs, weight.num_inputs, weight.num_bytes) == (out_size, in_size, 4 * out_size * in_size)
+    assert torch.equal(weight.dense(), matrix)
+    picked = torch.tensor([out_size - 1, 0, out_size // 2, 0])
+    assert torch.equal(weight.rows(picked), matrix[picked])
+
+
+@pytest.mark.parametrize("row", [-1, 5])
+def test_panels_have_no_row_outside_their_matrix(row):
+    weight = prepared(load_backend("cpu"), randn(5, 3))
+    with pytest.raises(IndexError, match="not within 0 … 4"):
+        weight.rows(torch.tensor([0, row]))
 
 
 def test_linear_of_no_rows_is_empty(ops):
-    assert ops.linear(randn(0, 32), randn(8, 32)).shape == (0, 8)
+    assert ops.linear(randn(0, 32), prepared(ops, randn(8, 32))).shape == (0, 8)
 
 
 def test_linear_passes_nan_and_infinity_on(ops):
     x = torch.ones(3, 20)
     x[1, 19] = float("nan")
     x[2, 3] = float("inf")
-    result = ops.linear(x, torch.ones(5, 20))
+    result = ops.linear(x, prepared(ops, torch.ones(5, 20)))
     assert torch.equal(result[0], torch.full((5,), 20.0))
     assert result[1].isnan().all()
     assert torch.equal(result[2], torch.full((5,), float("inf")))
@@ -98,11 +121,11 @@ def test_silu_and_mul_is_finite_at_the_extremes(ops):
 def test_write_kv_scatters_rows_to_their_slots_and_nowhere_else(ops):
     qkv = randn(3, 5, 16)
     _, key, value = torch.split(qkv, [1, 2, 2], dim=1)
-    key_cache, value_cache = torch.zeros(4, 8, 2, 16), torch.zeros(4, 8, 2, 16)
+    key_cache, value_cache = torch.zeros(4, 2, 16, 8), torch.zeros(4, 2, 8, 16)
     ops.write_kv(key, value, key_cache, value_cache, torch.tensor([31, 0, 9]))
-    assert torch.equal(key_cache[3, 7], key[0])
-    assert torch.equal(key_cache[0, 0], key[1])
-    assert torch.equal(value_cache[1, 1], value[2])
+    assert torch.equal(key_cache[3, :, :, 7], key[0])
+    assert torch.equal(key_cache[0, :, :, 0], key[1])
+    assert torch.equal(value_cache[1, :, 1], value[2])
     assert int((key_cache != 0).sum()) == 3 * 2 * 16
     assert int((value_cache != 0).sum()) == 3 * 2 * 16
 
@@ -136,7 +159,7 @@ def test_trap_10_paged_attention_reads_no_block_past_a_context_of_whole_blocks(o
 
 def test_paged_attention_ignores_slots_behind_the_context_in_its_last_block(ops):
     case = paged_case([17], [2], block_size=32)
-    assert int(case.key_cache.isnan().any(dim=(2, 3)).sum()) == 4 * 32 - 17
+    assert int(case.key_cache.isnan().any(dim=(1, 2)).sum()) == 4 * 32 - 17
     assert_close(ops.paged_attention(*case.arguments), case.expected())
 
 
@@ -175,21 +198,23 @@ def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bia
     def bias(size: int) -> torch.Tensor | None:
         return randn(size, seed=size) if has_bias else None
 
-    weights = DecoderLayerWeights(
-        input_norm=randn(hidden_size),
-        qkv=randn(128, hidden_size, seed=1),
-        output=randn(hidden_size, 64, seed=2),
-        post_attention_norm=randn(hidden_size, seed=3),
-        gate_up=randn(2 * inner, hidden_size, seed=4),
-        down=randn(hidden_size, inner, seed=5),
-        qkv_bias=bias(128),
-        output_bias=bias(hidden_size),
-        gate_up_bias=bias(2 * inner),
-        down_bias=bias(hidden_size),
-    )
+    def weights_for(ops: Ops) -> DecoderLayerWeights:
+        return DecoderLayerWeights(
+            input_norm=randn(hidden_size),
+            qkv=prepared(ops, randn(128, hidden_size, seed=1)),
+            output=prepared(ops, randn(hidden_size, 64, seed=2)),
+            post_attention_norm=randn(hidden_size, seed=3),
+            gate_up=prepared(ops, randn(2 * inner, hidden_size, seed=4)),
+            down=prepared(ops, randn(hidden_size, inner, seed=5)),
+            qkv_bias=bias(128),
+            output_bias=bias(hidden_size),
+            gate_up_bias=bias(2 * inner),
+            down_bias=bias(hidden_size),
+        )
+
     cos_sin = randn(64, 16, seed=7)
 
-    def run(layer: Any) -> tuple[torch.Tensor, ...]:
+    def run(layer: Any, weights: DecoderLayerWeights) -> tuple[torch.Tensor, ...]:
         residual = randn(num_tokens, hidden_size, seed=8)
         caches = (case.key_cache.clone(), case.value_cache.clone())
         hidden = randn(num_tokens, hidden_size, seed=9)
@@ -197,9 +222,9 @@ def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bia
         return layer(hidden, residual, weights, next_norm, shape, caches, cos_sin, case.metadata), residual, *caches
 
     cpu, reference = load_backend("cpu"), load_backend("reference")
-    fused = run(cpu.decoder_layer)
-    one_by_one = run(partial(decoder_layer, cpu))
-    expected = run(reference.decoder_layer)
+    fused = run(cpu.decoder_layer, weights_for(cpu))
+    one_by_one = run(partial(decoder_layer, cpu), weights_for(cpu))
+    expected = run(reference.decoder_layer, weights_for(reference))
 
     for a, b, c in zip(fused, one_by_one, expected, strict=True):
         assert torch.equal(a.nan_to_num(), b.nan_to_num())

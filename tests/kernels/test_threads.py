@@ -9,16 +9,17 @@ import numba
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from kernels.cpu import elementwise, linear, numba_setup, paged_attention, scalar, tile
+from kernels.cpu import elementwise, linear, numba_setup, paged_attention, panels, scalar
 
 TWO_THREADS = """
 import threading
 import torch
 from kernels.ops import load_backend
+from kernels.weights import RowWeight
 
 ops = load_backend("cpu")
 torch.manual_seed(0)
-x, weight = torch.randn(8, 576), torch.randn(1536, 576)
+x, weight = torch.randn(8, 576), ops.prepare_weight(RowWeight(torch.randn(1536, 576)))
 expected = ops.linear(x, weight)
 equal = [0, 0]
 start = threading.Barrier(2)
@@ -48,7 +49,7 @@ def test_kernels_run_in_two_python_threads_at_once():
     assert run(TWO_THREADS) == "[60, 60]"
 
 
-@pytest.mark.parametrize("module", [elementwise, linear, paged_attention, scalar, tile])
+@pytest.mark.parametrize("module", [elementwise, linear, paged_attention, panels, scalar])
 def test_every_compiled_function_releases_the_interpreter_lock(module):
     """A kernel that holds it stalls the page for as long as it runs."""
     compiled = [value for value in vars(module).values() if isinstance(value, Dispatcher)]

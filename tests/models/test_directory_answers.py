@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.ops import AttentionMetadata, load_backend
+from kernels.ops import AttentionMetadata, kv_cache_shapes, load_backend
 from tests.models.tiny_directory import write_tiny_directory
 from workbench.llm import LLM
 from workbench.models.loader import LoadedModel, load_model
@@ -138,8 +138,8 @@ def logits_after_each(loaded: LoadedModel, token_ids: list[int]) -> torch.Tensor
         slot_mapping=positions,
         positions=positions,
     )
-    shape = (len(blocks), 16, config.num_kv_heads, config.head_size)
-    caches = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(config.num_layers)]
+    keys, values = kv_cache_shapes(len(blocks), 16, config.num_kv_heads, config.head_size)
+    caches = [(torch.zeros(keys), torch.zeros(values)) for _ in range(config.num_layers)]
     with torch.inference_mode():
         hidden = loaded.model.forward(torch.tensor(token_ids), metadata, caches)
         return loaded.model.compute_logits(hidden)

@@ -85,10 +85,10 @@ def test_load_fuses_projections_and_converts_to_float32(originals):
     layer = load(originals / "single").model.weights.layers[1]
     prefix = "model.layers.1."
     names = {part: f"{prefix}self_attn.{part}_proj.weight" for part in "qkv"}
-    assert layer.qkv.dtype == torch.float32
-    assert torch.equal(layer.qkv, torch.cat([stored[names[part]] for part in "qkv"]).float())
+    assert layer.qkv.dense().dtype == torch.float32
+    assert torch.equal(layer.qkv.dense(), torch.cat([stored[names[part]] for part in "qkv"]).float())
     gate_up = torch.cat([stored[f"{prefix}mlp.gate_proj.weight"], stored[f"{prefix}mlp.up_proj.weight"]])
-    assert torch.equal(layer.gate_up, gate_up.float())
+    assert torch.equal(layer.gate_up.dense(), gate_up.float())
     assert (layer.qkv_bias, layer.output_bias, layer.gate_up_bias, layer.down_bias) == (None, None, None, None)
 
 
@@ -117,7 +117,7 @@ def test_load_keeps_a_head_of_its_own_when_it_differs_from_the_embedding(directo
     change_json(directory / "config.json", tie_word_embeddings=True)
     weights = load(directory).model.weights
     assert weights.head is not weights.embedding
-    assert torch.equal(weights.head, load_file(directory / "model.safetensors")["lm_head.weight"].float())
+    assert torch.equal(weights.head.dense(), load_file(directory / "model.safetensors")["lm_head.weight"].float())
 
 
 def test_load_reports_progress_in_bytes_up_to_the_total(originals):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.ops import load_backend
+from kernels.ops import AttentionMetadata, kv_cache_shapes, load_backend
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.errors import ModelLoadError
 from workbench.models.loader import LoadProgress, load_model
@@ -42,19 +42,20 @@ def test_load_fuses_projections_and_undoes_the_row_order_of_llama_cpp(tmp_path):
     stored = write_tiny_gguf(path)
     weights = load(path).model.weights
     layer = weights.layers[1]
-    assert layer.qkv.shape == (128, 64)
-    assert layer.gate_up.shape == (192, 64)
+    qkv, gate_up = layer.qkv.dense(), layer.gate_up.dense()
+    assert qkv.shape == (128, 64)
+    assert gate_up.shape == (192, 64)
     # Stored rows of a head are pairs 0, D/2, 1, D/2 + 1, …; Hugging Face wants 0, 1, …, D/2, D/2 + 1, …
     order = [0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15]
     query, key = stored["blk.1.attn_q.weight"], stored["blk.1.attn_k.weight"]
     for head in range(4):
-        assert np.array_equal(layer.qkv[head * 16 : head * 16 + 16].numpy(), query[head * 16 : head * 16 + 16][order])
+        assert np.array_equal(qkv[head * 16 : head * 16 + 16].numpy(), query[head * 16 : head * 16 + 16][order])
     for head in range(2):
-        rows = layer.qkv[64 + head * 16 : 64 + head * 16 + 16].numpy()
+        rows = qkv[64 + head * 16 : 64 + head * 16 + 16].numpy()
         assert np.array_equal(rows, key[head * 16 : head * 16 + 16][order])
-    assert np.array_equal(layer.qkv[96:].numpy(), stored["blk.1.attn_v.weight"])
-    assert np.array_equal(layer.gate_up[:96].numpy(), stored["blk.1.ffn_gate.weight"])
-    assert np.array_equal(layer.gate_up[96:].numpy(), stored["blk.1.ffn_up.weight"])
+    assert np.array_equal(qkv[96:].numpy(), stored["blk.1.attn_v.weight"])
+    assert np.array_equal(gate_up[:96].numpy(), stored["blk.1.ffn_gate.weight"])
+    assert np.array_equal(gate_up[96:].numpy(), stored["blk.1.ffn_up.weight"])
 
 
 def test_load_shares_the_embedding_with_the_head_when_the_file_has_none(tmp_path):
@@ -214,8 +215,6 @@ def test_load_refuses_a_broken_chat_template(tmp_path):
 
 
 def test_forward_of_a_tiny_model_does_not_depend_on_the_backend(tmp_path):
-    from kernels.ops import AttentionMetadata
-
     write_tiny_gguf(tmp_path / "tiny.gguf")
     tokens = torch.tensor([5, 77, 130, 200, 9, 9, 31])
     positions = torch.arange(7)
@@ -229,7 +228,8 @@ def test_forward_of_a_tiny_model_does_not_depend_on_the_backend(tmp_path):
     logits = []
     for backend in ("reference", "cpu"):
         model = load_model(str(tmp_path / "tiny.gguf"), load_backend(backend), lambda _: None).model
-        caches = [(torch.zeros(2, 8, 2, 16), torch.zeros(2, 8, 2, 16)) for _ in range(2)]
+        keys, values = kv_cache_shapes(2, 8, 2, 16)
+        caches = [(torch.zeros(keys), torch.zeros(values)) for _ in range(2)]
         logits.append(model.compute_logits(model.forward(tokens, metadata, caches)))
     assert logits[0].shape == (7, 269)
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.ops import AttentionMetadata, load_backend
+from kernels.ops import AttentionMetadata, kv_cache_shapes, load_backend
 from workbench.config import DEFAULT_MODEL
 from workbench.models.loader import load_model
 
@@ -42,8 +42,8 @@ def test_default_model_logits_equal_those_of_transformers(loaded, reference):
         slot_mapping=blocks[positions // 16] * 16 + positions % 16,
         positions=positions,
     )
-    shape = (num_blocks, 16, config.num_kv_heads, config.head_size)
-    caches = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(config.num_layers)]
+    keys, values = kv_cache_shapes(num_blocks, 16, config.num_kv_heads, config.head_size)
+    caches = [(torch.zeros(keys), torch.zeros(values)) for _ in range(config.num_layers)]
     with torch.inference_mode():
         ours = model.compute_logits(model.forward(token_ids, metadata, caches))
         theirs = reference(token_ids[None]).logits[0]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 
-from kernels.ops import AttentionMetadata
+from kernels.ops import AttentionMetadata, kv_cache_shapes
 from workbench.engine.batch import ForwardBatch, build_batch
 from workbench.engine.logit_rules import apply_rules
 from workbench.engine.logprobs import compute_logprobs
@@ -35,12 +36,16 @@ class ModelRunner:
     """Owns tensors and never sees a `Request`."""
 
     def __init__(self, model: CausalLM, config: ModelConfig, num_blocks: int, block_size: int) -> None:
-        """Allocate per layer keys and values, each float32 [num_blocks, block_size, kv_heads, head_size]."""
+        """Allocate keys and values of all layers, float32, in the shapes of `kv_cache_shapes`."""
         self._model = model
         self._vocab_size = config.vocab_size
         self._block_size = block_size
-        shape = (num_blocks, block_size, config.num_kv_heads, config.head_size)
-        self._kv_caches: KVCache = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(config.num_layers)]
+        keys, values = kv_cache_shapes(num_blocks, block_size, config.num_kv_heads, config.head_size)
+        # numpy asks for large pages, in which scattered blocks are found faster.
+        self._kv_caches: KVCache = [
+            (torch.from_numpy(np.zeros(keys, np.float32)), torch.from_numpy(np.zeros(values, np.float32)))
+            for _ in range(config.num_layers)
+        ]
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Compute the plan's tokens, fill their slots and sample where the plan says so."""

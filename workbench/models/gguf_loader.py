@@ -153,8 +153,9 @@ def _read_weights(file: GGUFFile, config: ModelConfig, progress: Callable[[LoadP
     weights = WeightReader(file, NAMES, config, progress).read(expects_more=lambda name: name == ROPE_DIVISORS)
     q_rows, kv_rows = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
     for layer in weights.layers:
-        _unpermute_rows(layer.qkv[:q_rows], config.num_heads)
-        _unpermute_rows(layer.qkv[q_rows : q_rows + kv_rows], config.num_kv_heads)
+        qkv = layer.qkv.dense()  # the very memory: nothing is packed yet
+        _unpermute_rows(qkv[:q_rows], config.num_heads)
+        _unpermute_rows(qkv[q_rows : q_rows + kv_rows], config.num_kv_heads)
     return replace(weights, rope_factors=divisors)
 
 

@@ -5,11 +5,13 @@ It calls nothing but the `Ops` it was given, so the backend decides how things a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
 from kernels.ops import AttentionMetadata, DecoderLayerShape, DecoderLayerWeights, Ops
+from kernels.weights import LinearWeight, RowWeight
 from workbench.models.config import ModelConfig
 from workbench.models.rope import rotary_table
 
@@ -18,33 +20,51 @@ from workbench.models.rope import rotary_table
 class LlamaWeights:
     """All weights, float32."""
 
-    embedding: torch.Tensor
+    embedding: LinearWeight
     """[vocab, hidden]"""
     layers: tuple[DecoderLayerWeights, ...]
     final_norm: torch.Tensor
     """[hidden]"""
-    head: torch.Tensor
-    """[vocab, hidden]; the very tensor of `embedding` when tied."""
+    head: LinearWeight
+    """[vocab, hidden]; the very object of `embedding` when tied."""
     rope_factors: torch.Tensor | None = None
     """[head_size // 2]: divisors of the rotary frequencies (Llama 3's long-context scaling)."""
 
     @property
     def num_bytes(self) -> int:
         """Bytes of memory held; a tied head counts once."""
-        tensors = {id(t): t for t in self._tensors()}
-        return sum(t.numel() * t.element_size() for t in tensors.values())
-
-    def _tensors(self) -> list[torch.Tensor]:
         per_layer = [getattr(layer, f.name) for layer in self.layers for f in fields(layer)]
-        return [self.embedding, *(t for t in per_layer if t is not None), self.final_norm, self.head]
+        held = {id(each): each for each in (self.embedding, *per_layer, self.final_norm, self.head)}
+        return sum(_num_bytes(each) for each in held.values() if each is not None)
+
+    def prepared_for(self, ops: Ops) -> LlamaWeights:
+        """Return the weights in the layout of `ops`, which takes over their memory: do not use these here again."""
+        ready: dict[int, LinearWeight] = {}
+
+        def prepare(value: Any) -> Any:
+            if not isinstance(value, RowWeight):
+                return value
+            if id(value) not in ready:
+                ready[id(value)] = ops.prepare_weight(value)
+            return ready[id(value)]
+
+        layers = (
+            replace(each, **{f.name: prepare(getattr(each, f.name)) for f in fields(each)}) for each in self.layers
+        )
+        return replace(self, embedding=prepare(self.embedding), layers=tuple(layers), head=prepare(self.head))
+
+
+def _num_bytes(value: LinearWeight | torch.Tensor) -> int:
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else value.num_bytes
 
 
 class LlamaForCausalLM:
     """Token ids to hidden states to logits. Holds weights and a rotary table, no state of requests."""
 
     def __init__(self, config: ModelConfig, weights: LlamaWeights, ops: Ops) -> None:
+        """Take over the weights, which are brought into the layout of `ops`."""
         self.config = config
-        self.weights = weights
+        self.weights = weights.prepared_for(ops)
         self._ops = ops
         self._shape = DecoderLayerShape(config.num_heads, config.num_kv_heads, config.head_size, config.rms_norm_eps)
         self._cos_sin = rotary_table(
@@ -63,14 +83,14 @@ class LlamaForCausalLM:
     ) -> torch.Tensor:
         """Run all layers over this step's tokens and write their keys and values into the caches.
 
-        token_ids: int64 [T]. kv_caches: per layer (key, value), each float32
-        [num_blocks, block_size, kv_heads, head_size], **mutated** at metadata.slot_mapping.
+        token_ids: int64 [T]. kv_caches: per layer keys and values, float32, in the
+        shapes of `kernels.ops.kv_cache_shapes`, **mutated** at metadata.slot_mapping.
 
         Returns: float32 [T, hidden], after the final norm.
         """
         ops, layers = self._ops, self.weights.layers
         next_norms = [*(layer.input_norm for layer in layers[1:]), self.weights.final_norm]
-        residual = self.weights.embedding[token_ids]
+        residual = self.weights.embedding.rows(token_ids)
         hidden = ops.rms_norm(residual, layers[0].input_norm, self._shape.eps)
         for layer, next_norm, kv_cache in zip(layers, next_norms, kv_caches, strict=True):
             hidden = ops.decoder_layer(

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from kernels.ops import DecoderLayerWeights
+from kernels.weights import RowWeight
 from workbench.errors import ModelLoadError
 from workbench.models.config import ModelConfig
 from workbench.models.llama import LlamaWeights
@@ -89,13 +90,13 @@ class WeightReader:
             )
         return LlamaWeights(embedding, layers, final_norm, head)
 
-    def _head(self, embedding: torch.Tensor) -> torch.Tensor:
+    def _head(self, embedding: RowWeight) -> RowWeight:
         """Return the head; the embedding itself where both are one, even if the file holds it twice."""
         config, name = self._config, self._names.head
         if config.tie_word_embeddings and f"{name}.weight" not in self._source.tensor_names:
             return embedding
         head = self._matrix(config.hidden_size, (name, config.vocab_size))
-        return embedding if config.tie_word_embeddings and torch.equal(head, embedding) else head
+        return embedding if config.tie_word_embeddings and torch.equal(head.matrix, embedding.matrix) else head
 
     def _layer(self, index: int) -> DecoderLayerWeights:
         config, names, prefix = self._config, self._names, self._names.layer.format(index)
@@ -117,10 +118,10 @@ class WeightReader:
             down_bias=self._bias(down) if config.mlp_bias else None,
         )
 
-    def _matrix(self, columns: int, *parts: tuple[str, int]) -> torch.Tensor:
+    def _matrix(self, columns: int, *parts: tuple[str, int]) -> RowWeight:
         """Return the named weights (name, rows), one below the other: float32 [sum of rows, columns]."""
         target = self._memory.empty(sum(rows for _, rows in parts), columns)
-        return self._fill(target, [(f"{name}.weight", rows) for name, rows in parts])
+        return RowWeight(self._fill(target, [(f"{name}.weight", rows) for name, rows in parts]))
 
     def _bias(self, *parts: tuple[str, int]) -> torch.Tensor:
         return self._vector(*((f"{name}.bias", rows) for name, rows in parts))

@@ -6,6 +6,7 @@ Activations are not: in a model, too, they were written a moment before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,8 @@ from typing import Final
 import torch
 from torch.nn import functional as F
 
-from kernels.ops import AttentionMetadata, Ops
+from kernels.ops import AttentionMetadata, Ops, kv_cache_shapes
+from kernels.weights import LinearWeight, RowWeight
 from workbench.bench.kernels.timing import Case, fastest
 from workbench.models.config import ModelConfig
 from workbench.models.weight_memory import WeightMemory
@@ -65,24 +67,28 @@ def linear_cases(ops: Ops, config: ModelConfig, rows: Sequence[int], pool_bytes:
     # As a model keeps them: in large pages.
     pool = WeightMemory().empty(1, pool_bytes // FLOAT_BYTES)[0].uniform_(-0.1, 0.1)
     for linear in linears(config):
-        weights = _copies(pool, linear)
+        weights = _copies(ops, pool, linear)
         for count in rows:
             yield _linear_case(ops, linear, weights, count)
 
 
-def _copies(pool: torch.Tensor, linear: Linear) -> list[torch.Tensor]:
-    """Return as many weights as the pool holds, views of it; one of its own where it is too small."""
+def _copies(ops: Ops, pool: torch.Tensor, linear: Linear) -> list[tuple[LinearWeight, torch.Tensor]]:
+    """Return as many weights as the pool holds, views of it; one of its own where it is too small.
+
+    Each is given in our layout and in torch's. Both lie in the same memory, whose content is noise either way.
+    """
     shape, size = (linear.num_outputs, linear.num_inputs), linear.num_outputs * linear.num_inputs
     count = pool.numel() // size
-    return [pool[i * size : (i + 1) * size].view(shape) for i in range(count)] or [torch.rand(shape)]
+    matrices = [pool[i * size : (i + 1) * size].view(shape) for i in range(count)] or [torch.rand(shape)]
+    return [(ops.prepare_weight(RowWeight(matrix)), matrix) for matrix in matrices]
 
 
-def _linear_case(ops: Ops, linear: Linear, weights: Sequence[torch.Tensor], rows: int) -> Case:
+def _linear_case(ops: Ops, linear: Linear, weights: Sequence[tuple[LinearWeight, torch.Tensor]], rows: int) -> Case:
     x = torch.rand(rows, linear.num_inputs)
     return Case(
         linear_name(linear, rows),
-        lambda number: ops.linear(x, weights[number % len(weights)]),
-        lambda number: F.linear(x, weights[number % len(weights)]),
+        lambda number: ops.linear(x, weights[number % len(weights)][0]),
+        lambda number: F.linear(x, weights[number % len(weights)][1]),
         linear.weight_bytes + FLOAT_BYTES * rows * (linear.num_inputs + linear.num_outputs),
         linear.flops(rows),
     )
@@ -156,14 +162,14 @@ def _rotary_case(ops: Ops, config: ModelConfig, rows: int) -> Case:
 def _write_kv_case(ops: Ops, config: ModelConfig, rows: int) -> Case:
     shape = (config.num_kv_heads, config.head_size)
     num_blocks = 4 * rows
-    ours = [torch.zeros(num_blocks, BLOCK_SIZE, *shape) for _ in "kv"]
+    keys, values = (torch.zeros(each) for each in kv_cache_shapes(num_blocks, BLOCK_SIZE, *shape))
     torchs = [torch.zeros(num_blocks * BLOCK_SIZE, *shape) for _ in "kv"]
     key, value = torch.randn(rows, *shape), torch.randn(rows, *shape)
     slots = torch.randperm(num_blocks * BLOCK_SIZE)[:rows]
 
     def run_ours(_: int) -> torch.Tensor:
-        ops.write_kv(key, value, ours[0], ours[1], slots)
-        return ours[1].view(-1, *shape)
+        ops.write_kv(key, value, keys, values, slots)
+        return values.transpose(1, 2).flatten(0, 1)
 
     def run_torch(_: int) -> torch.Tensor:
         torchs[0].index_copy_(0, slots, key)
@@ -237,14 +243,15 @@ class _PagedKV:
 
     def __init__(self, config: ModelConfig, requests: int, context: int, pool_bytes: int, query_length: int) -> None:
         self._requests, self._context, self._query_length = requests, context, query_length
-        self._shape = (config.num_kv_heads, config.head_size)
         block_bytes = 2 * FLOAT_BYTES * BLOCK_SIZE * config.num_kv_heads * config.head_size
         blocks_each = -(-context // BLOCK_SIZE)
         self.num_copies = max(1, pool_bytes // (block_bytes * blocks_each * requests))
         num_blocks = self.num_copies * requests * blocks_each
-        self.key_cache, self.value_cache = (torch.randn(num_blocks, BLOCK_SIZE, *self._shape) for _ in "kv")
+        shapes = kv_cache_shapes(num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_size)
+        memory = WeightMemory()  # in large pages, as the engine keeps them
+        self.key_cache, self.value_cache = (memory.empty(1, math.prod(shape)).normal_().view(shape) for shape in shapes)
         self._tables = torch.randperm(num_blocks).to(torch.int32).view(self.num_copies, requests, blocks_each)
-        self._dense = [self._gather(cache) for cache in (self.key_cache, self.value_cache)]
+        self._dense = [self._gather(each) for each in (self.key_cache.transpose(2, 3), self.value_cache)]
         self._metadata = [self._describe(table) for table in self._tables]
 
     def metadata(self, number: int) -> AttentionMetadata:
@@ -257,9 +264,9 @@ class _PagedKV:
         return self._dense[0][copy], self._dense[1][copy]
 
     def _gather(self, cache: torch.Tensor) -> torch.Tensor:
-        blocks = cache[self._tables.long()]
-        tokens = blocks.view(self.num_copies, self._requests, -1, *self._shape)[:, :, : self._context]
-        return tokens.transpose(2, 3).contiguous()
+        """Cache [N, K, B, D] → [copies, requests, K, context, D]."""
+        blocks = cache[self._tables.long()].transpose(2, 3)
+        return blocks.flatten(3, 4)[:, :, :, : self._context].contiguous()
 
     def _describe(self, table: torch.Tensor) -> AttentionMetadata:
         requests, length = self._requests, self._query_length
