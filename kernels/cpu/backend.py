@@ -133,7 +133,7 @@ class CpuOps:
         if query.shape[0] == 0:
             return out
         paged_attention(
-            query.numpy(),
+            (query.data_ptr(), 4 * query.stride(0), 4 * query.stride(1)),
             key_cache.numpy(),
             value_cache.numpy(),
             metadata.query_start.numpy(),

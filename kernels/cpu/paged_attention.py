@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit, prange
+from numba import carray, njit, prange
 
-from kernels.cpu.scalar import address_of, exp_float32, next_task
+from kernels.cpu.scalar import address_of, as_pointer, exp_float32, next_task
 from kernels.cpu.tile import PARTIAL, TILE_ROWS, TILE_VECTORS, multiply_tile
 from kernels.cpu.vector_code import LANES
 
@@ -41,7 +41,11 @@ _LOWEST: Final = np.float32(-np.inf)
 def paged_attention(  # type: ignore[no-untyped-def]
     query, key_cache, value_cache, query_start, block_tables, positions, scale, out, num_threads
 ):
-    """Fill out [T, H, D]. query [T, H, D] may be strided; keys are [N, K, D, B], values [N, K, B, D]."""
+    """Fill out [T, H, D]; keys are [N, K, D, B], values [N, K, B, D].
+
+    query: (address, bytes from token to token, bytes from head to head) of [T, H, D]. Not an array,
+    because numba would compile everything once for contiguous queries and once for strided ones.
+    """
     groups = _token_groups(query_start, positions)
     if groups.shape[0] >= 4 * num_threads:
         _attend_by_tokens(query, key_cache, value_cache, block_tables, positions, groups, scale, out, num_threads)
@@ -56,18 +60,25 @@ def _token_groups(query_start, positions):  # type: ignore[no-untyped-def]
     The tokens of a group are neighbours of one request whose positions lie in one chunk.
     """
     num_tokens = positions.shape[0]
-    groups = np.empty((num_tokens, 3), np.int64)
+    groups, longest = np.empty((num_tokens, 3), np.int64), 0
     count = 0
     for request in range(query_start.shape[0] - 1):
         token, end = query_start[request], query_start[request + 1]
         while token < end:
-            rest_of_chunk = CHUNK - positions[token] % CHUNK
-            size = min(GROUP_TOKENS, end - token, rest_of_chunk)
-            groups[count] = (token, size, request)
+            size = min(GROUP_TOKENS, end - token, CHUNK - positions[token] % CHUNK)
+            groups[count, 0], groups[count, 1], groups[count, 2] = token, size, request
+            longest = max(longest, positions[token] // CHUNK)
             count += 1
             token += size
-    longest_first = np.argsort(-positions[groups[:count, 0]])
-    return groups[longest_first]
+    # By the number of chunks: that is what a task costs, and it needs no sorting.
+    ordered, place = np.empty((count, 3), np.int64), 0
+    for num_chunks in range(longest, -1, -1):
+        for group in range(count):
+            if positions[groups[group, 0]] // CHUNK == num_chunks:
+                for i in range(3):
+                    ordered[place, i] = groups[group, i]
+                place += 1
+    return ordered
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -75,7 +86,7 @@ def _attend_by_tokens(  # type: ignore[no-untyped-def]
     query, key_cache, value_cache, block_tables, positions, groups, scale, out, num_threads
 ):
     """A task is a group of tokens with all its heads."""
-    num_heads, head_size = query.shape[1:]
+    num_heads, head_size = out.shape[1], out.shape[2]
     num_kv_heads = key_cache.shape[1]
     heads_per_kv = num_heads // num_kv_heads
     most_rows = GROUP_TOKENS * heads_per_kv
@@ -83,16 +94,16 @@ def _attend_by_tokens(  # type: ignore[no-untyped-def]
     for _ in prange(num_threads):
         queries = np.empty((most_rows, head_size), np.float32)
         scores, lanes = np.empty((most_rows, CHUNK), np.float32), np.empty(SUM_LANES, np.float32)
-        total, part = np.empty((2, most_rows, head_size), np.float32)
-        total_largest, total_sum, largest, sums = np.empty((4, most_rows), np.float32)
+        total, part = np.empty((most_rows, head_size), np.float32), np.empty((most_rows, head_size), np.float32)
+        total_largest, total_sum = np.empty(most_rows, np.float32), np.empty(most_rows, np.float32)
+        largest, sums = np.empty(most_rows, np.float32), np.empty(most_rows, np.float32)
         task = next_task(counter)
         while task < groups.shape[0]:
-            token, num_tokens, request = groups[task]
-            table, position = block_tables[request], positions[token]
+            token, num_tokens = groups[task, 0], groups[task, 1]
+            table, position = block_tables[groups[task, 2]], positions[token]
             rows = num_tokens * heads_per_kv
             for head in range(num_kv_heads):
-                for row in range(rows):
-                    queries[row] = query[token + row // heads_per_kv, head * heads_per_kv + row % heads_per_kv]
+                _collect_queries(query, token, head, heads_per_kv, rows, queries)
                 for start in range(0, position + num_tokens, CHUNK):
                     first = start == 0
                     _attend_chunk(
@@ -113,11 +124,22 @@ def _attend_by_tokens(  # type: ignore[no-untyped-def]
                         total_sum if first else sums,
                     )
                     if not first:
-                        _merge(total[:rows], total_largest, total_sum, part, largest, sums)
+                        _merge(rows, total, total_largest, total_sum, part, largest, sums)
                 for row in range(rows):
                     place = out[token + row // heads_per_kv, head * heads_per_kv + row % heads_per_kv]
                     _divide(total[row], total_sum[row], place)
             task = next_task(counter)
+
+
+@njit(nogil=True, cache=True)
+def _collect_queries(query, token, head, heads_per_kv, rows, queries):  # type: ignore[no-untyped-def]
+    """Fill queries [rows, D] with what reads one key/value head, token by token."""
+    address, token_bytes, head_bytes = query
+    for row in range(rows):
+        place = (token + row // heads_per_kv) * token_bytes + (head * heads_per_kv + row % heads_per_kv) * head_bytes
+        source = carray(as_pointer(address + place), (queries.shape[1],))
+        for i in range(queries.shape[1]):
+            queries[row, i] = source[i]
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -125,7 +147,8 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
     query, key_cache, value_cache, query_start, block_tables, positions, scale, out, num_threads
 ):
     """A task is one chunk of one token and one key/value head; the chunks are merged afterwards."""
-    num_tokens, num_heads, head_size = query.shape
+    address, token_bytes, head_bytes = query
+    num_tokens, num_heads, head_size = out.shape
     num_kv_heads = key_cache.shape[1]
     heads_per_kv = num_heads // num_kv_heads
     num_chunks = (positions.max() + CHUNK) // CHUNK
@@ -141,10 +164,10 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
             token, rest = task // (num_chunks * num_kv_heads), task % (num_chunks * num_kv_heads)
             chunk, head = rest // num_kv_heads, rest % num_kv_heads
             if chunk * CHUNK <= positions[token]:
-                rows = slice(head * heads_per_kv, (head + 1) * heads_per_kv)
+                first, last = head * heads_per_kv, (head + 1) * heads_per_kv
                 _attend_chunk(
-                    address_of(query) + token * query.strides[0] + head * heads_per_kv * query.strides[1],
-                    query.strides[1] // 4,
+                    address + token * token_bytes + first * head_bytes,
+                    head_bytes // 4,
                     heads_per_kv,
                     (positions[token], 1),
                     key_cache,
@@ -155,15 +178,16 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
                     scale,
                     scores,
                     lanes,
-                    parts[token, chunk, rows],
-                    largest[token, chunk, rows],
-                    sums[token, chunk, rows],
+                    parts[token, chunk, first:last],
+                    largest[token, chunk, first:last],
+                    sums[token, chunk, first:last],
                 )
             task = next_task(counter)
     for token in range(num_tokens):
         total, total_largest, total_sum = parts[token, 0], largest[token, 0], sums[token, 0]
         for chunk in range(1, positions[token] // CHUNK + 1):
-            _merge(total, total_largest, total_sum, parts[token, chunk], largest[token, chunk], sums[token, chunk])
+            part, part_largest, part_sum = parts[token, chunk], largest[token, chunk], sums[token, chunk]
+            _merge(num_heads, total, total_largest, total_sum, part, part_largest, part_sum)
         for row in range(num_heads):
             _divide(total[row], total_sum[row], out[token, row])
 
@@ -289,9 +313,9 @@ def _multiply(rows, a, a_stride, b, b_stride, size, width, out, out_stride, accu
 
 
 @njit(nogil=True, cache=True)
-def _merge(total, total_largest, total_sum, part, largest, sums):  # type: ignore[no-untyped-def]
+def _merge(rows, total, total_largest, total_sum, part, largest, sums):  # type: ignore[no-untyped-def]
     """Add the next chunk to what came before, both rescaled to their common largest score, **in place**."""
-    for row in range(total.shape[0]):
+    for row in range(rows):
         common = max(total_largest[row], largest[row])
         before, after = exp_float32(total_largest[row] - common), exp_float32(largest[row] - common)
         for i in range(total.shape[1]):
