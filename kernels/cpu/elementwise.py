@@ -122,14 +122,44 @@ def _silu_row(gate_up, out):  # type: ignore[no-untyped-def]
         out[i] = gate[i] / (_ONE + exp_float32(-gate[i])) * up[i]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, parallel=True)
 def write_kv(key, value, key_cache, value_cache, slot_mapping):  # type: ignore[no-untyped-def]
-    """Scatter key and value [T, K, D] into the caches [N, K, D, B] and [N, K, B, D], **mutated**."""
+    """Scatter key and value [T, K, D] into the caches [N, K, D, B] and [N, K, B, D], **mutated**.
+
+    A run of neighbouring slots in one block is written together: its keys share cache lines.
+    """
+    starts, num_runs = _runs(slot_mapping, key_cache.shape[3])
+    if num_runs == 1:
+        _write_run(key, value, key_cache, value_cache, slot_mapping, 0, key.shape[0])
+    else:
+        for run in prange(num_runs):
+            _write_run(key, value, key_cache, value_cache, slot_mapping, starts[run], starts[run + 1])
+
+
+@njit(nogil=True, cache=True)
+def _runs(slot_mapping, block_size):  # type: ignore[no-untyped-def]
+    """Return where runs of neighbouring slots in one block begin, the end behind the last, and how many they are."""
+    num_tokens = slot_mapping.shape[0]
+    starts, count = np.empty(num_tokens + 1, np.int64), 0
+    for token in range(num_tokens):
+        slot = slot_mapping[token]
+        if token == 0 or slot != slot_mapping[token - 1] + 1 or slot % block_size == 0:
+            starts[count] = token
+            count += 1
+    starts[count] = num_tokens
+    return starts, count
+
+
+@njit(nogil=True, cache=True)
+def _write_run(key, value, key_cache, value_cache, slot_mapping, first, last):  # type: ignore[no-untyped-def]
+    """Write tokens first … last - 1, whose slots are neighbours in one block."""
     head_size, block_size = key_cache.shape[2:]
-    for token in range(key.shape[0]):
-        block, offset = slot_mapping[token] // block_size, slot_mapping[token] % block_size
-        for head in range(key.shape[1]):
-            own_keys, own_values = key_cache[block, head], value_cache[block, head]
+    block, offset = slot_mapping[first] // block_size, slot_mapping[first] % block_size
+    for head in range(key.shape[1]):
+        own_keys, own_values = key_cache[block, head], value_cache[block, head]
+        for i in range(head_size):
+            for token in range(first, last):
+                own_keys[i, offset + token - first] = key[token, head, i]
+        for token in range(first, last):
             for i in range(head_size):
-                own_keys[i, offset] = key[token, head, i]
-                own_values[offset, i] = value[token, head, i]
+                own_values[offset + token - first, i] = value[token, head, i]

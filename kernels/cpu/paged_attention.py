@@ -31,6 +31,8 @@ CHUNK: Final = 256
 """Positions that are one unit of work; a multiple of every block size."""
 GROUP_TOKENS: Final = TILE_ROWS
 """Neighbouring tokens of a prompt that go through its keys and values together."""
+BLOCKS_AHEAD: Final = 2
+"""How far ahead blocks are asked for: they lie scattered, so the processor cannot guess the next one."""
 SUM_LANES: Final = 16
 _ZERO: Final = np.float32(0.0)
 _ONE: Final = np.float32(1.0)
@@ -236,10 +238,14 @@ def _attend_chunk(  # type: ignore[no-untyped-def]
     rows = num_tokens * heads_per_kv
     end = min(start + CHUNK, position + num_tokens)
     first_block, end_block = start // block_size, (end + block_size - 1) // block_size
+    # Whoever attends to this chunk with one head mostly goes on with the next.
+    next_keys = _address_in(key_cache, table[first_block], min(head + 1, key_cache.shape[1] - 1))
 
     for block in range(first_block, end_block):
         keys = _address_in(key_cache, table[block], head)
-        ahead = _address_in(key_cache, table[min(block + 1, end_block - 1)], head)
+        ahead = _address_in(value_cache, table[first_block], head)
+        if block + BLOCKS_AHEAD < end_block:
+            ahead = _address_in(key_cache, table[block + BLOCKS_AHEAD], head)
         place = address_of(scores) + 4 * (block * block_size - start)
         _multiply(rows, queries, query_stride, keys, block_size, head_size, block_size, place, CHUNK, 0, ahead)
 
@@ -251,7 +257,9 @@ def _attend_chunk(  # type: ignore[no-untyped-def]
     seen_by_all = min(end, position + 1) // block_size
     for block in range(first_block, end_block):
         values = _address_in(value_cache, table[block], head)
-        ahead = _address_in(value_cache, table[min(block + 1, end_block - 1)], head)
+        ahead = next_keys
+        if block + BLOCKS_AHEAD < end_block:
+            ahead = _address_in(value_cache, table[block + BLOCKS_AHEAD], head)
         column, goes_on = block * block_size - start, block > first_block
         weights, place = address_of(scores) + 4 * column, address_of(part)
         if block < seen_by_all:

@@ -41,11 +41,7 @@ class ModelRunner:
         self._vocab_size = config.vocab_size
         self._block_size = block_size
         keys, values = kv_cache_shapes(num_blocks, block_size, config.num_kv_heads, config.head_size)
-        # numpy asks for large pages, in which scattered blocks are found faster.
-        self._kv_caches: KVCache = [
-            (torch.from_numpy(np.zeros(keys, np.float32)), torch.from_numpy(np.zeros(values, np.float32)))
-            for _ in range(config.num_layers)
-        ]
+        self._kv_caches: KVCache = [(_storage(keys), _storage(values)) for _ in range(config.num_layers)]
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Compute the plan's tokens, fill their slots and sample where the plan says so."""
@@ -98,3 +94,13 @@ class ModelRunner:
     def release(self) -> None:
         """Let go of the KV storage."""
         self._kv_caches = []
+
+
+def _storage(shape: tuple[int, ...]) -> torch.Tensor:
+    """Return zeros in large pages, which numpy asks for: scattered blocks are found faster.
+
+    The zeros are written, not promised, or the first steps would wait for the system to find the pages.
+    """
+    storage = np.empty(shape, np.float32)
+    storage.fill(0.0)
+    return torch.from_numpy(storage)
