@@ -133,7 +133,7 @@ class CpuOps:
         if query.shape[0] == 0:
             return out
         paged_attention(
-            (query.data_ptr(), 4 * query.stride(0), 4 * query.stride(1)),
+            (_elements(query), query.stride(0), query.stride(1)),
             key_cache.numpy(),
             value_cache.numpy(),
             metadata.query_start.numpy(),
@@ -189,6 +189,12 @@ class CpuOps:
 
 
 _NO_BIAS: Final = np.zeros(0, np.float32)
+
+
+def _elements(strided: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Return the memory from a tensor's first element to its last."""
+    last = sum((size - 1) * stride for size, stride in zip(strided.shape, strided.stride(), strict=True))
+    return strided.as_strided((last + 1,), (1,)).numpy()
 
 
 def _panels(weight: LinearWeight) -> npt.NDArray[np.float32]:

@@ -13,7 +13,6 @@ from numba import njit
 from kernels.cpu.elementwise import add_rms_norm, rotary_embedding, silu_and_mul, write_kv
 from kernels.cpu.linear import linear
 from kernels.cpu.paged_attention import paged_attention
-from kernels.cpu.scalar import address_of
 
 
 @njit(nogil=True, cache=True)
@@ -47,8 +46,8 @@ def decoder_layer(hidden, residual, weights, kv_cache, step, sizes, eps, scale, 
     rotary_embedding(query, key, cos_sin, positions)
     write_kv(key, qkv[:, num_heads + num_kv_heads :], key_cache, value_cache, slots)
     context = np.empty((num_tokens, num_heads, head_size), np.float32)
-    place = (address_of(query), query.strides[0], query.strides[1])
-    paged_attention(place, key_cache, value_cache, query_start, tables, positions, scale, context, num_threads)
+    queries = (flat.reshape(-1), flat.shape[1], head_size)
+    paged_attention(queries, key_cache, value_cache, query_start, tables, positions, scale, context, num_threads)
 
     branch, normed = np.empty((num_tokens, hidden_size), np.float32), np.empty((num_tokens, hidden_size), np.float32)
     linear(context.reshape(num_tokens, -1), output_weight, branch, num_threads)

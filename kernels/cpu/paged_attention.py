@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import carray, njit, prange
+from numba import njit, prange
 
-from kernels.cpu.scalar import address_of, as_pointer, exp_float32, next_task
+from kernels.cpu.scalar import address_of, exp_float32, next_task
 from kernels.cpu.tile import PARTIAL, TILE_ROWS, TILE_VECTORS, multiply_tile
 from kernels.cpu.vector_code import LANES
 
@@ -45,8 +45,8 @@ def paged_attention(  # type: ignore[no-untyped-def]
 ):
     """Fill out [T, H, D]; keys are [N, K, D, B], values [N, K, B, D].
 
-    query: (address, bytes from token to token, bytes from head to head) of [T, H, D]. Not an array,
-    because numba would compile everything once for contiguous queries and once for strided ones.
+    query: (1-D array, elements from token to token, elements from head to head) of [T, H, D]. Not a 3-D
+    array, because numba would compile everything once for contiguous queries and once for strided ones.
     """
     groups = _token_groups(query_start, positions)
     if groups.shape[0] >= 4 * num_threads:
@@ -136,12 +136,11 @@ def _attend_by_tokens(  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _collect_queries(query, token, head, heads_per_kv, rows, queries):  # type: ignore[no-untyped-def]
     """Fill queries [rows, D] with what reads one key/value head, token by token."""
-    address, token_bytes, head_bytes = query
+    elements, token_stride, head_stride = query
     for row in range(rows):
-        place = (token + row // heads_per_kv) * token_bytes + (head * heads_per_kv + row % heads_per_kv) * head_bytes
-        source = carray(as_pointer(address + place), (queries.shape[1],))
+        place = (token + row // heads_per_kv) * token_stride + (head * heads_per_kv + row % heads_per_kv) * head_stride
         for i in range(queries.shape[1]):
-            queries[row, i] = source[i]
+            queries[row, i] = elements[place + i]
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -149,7 +148,7 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
     query, key_cache, value_cache, query_start, block_tables, positions, scale, out, num_threads
 ):
     """A task is one chunk of one token and one key/value head; the chunks are merged afterwards."""
-    address, token_bytes, head_bytes = query
+    elements, token_stride, head_stride = query
     num_tokens, num_heads, head_size = out.shape
     num_kv_heads = key_cache.shape[1]
     heads_per_kv = num_heads // num_kv_heads
@@ -168,8 +167,8 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
             if chunk * CHUNK <= positions[token]:
                 first, last = head * heads_per_kv, (head + 1) * heads_per_kv
                 _attend_chunk(
-                    address + token * token_bytes + first * head_bytes,
-                    head_bytes // 4,
+                    address_of(elements) + 4 * (token * token_stride + first * head_stride),
+                    head_stride,
                     heads_per_kv,
                     (positions[token], 1),
                     key_cache,

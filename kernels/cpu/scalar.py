@@ -29,7 +29,11 @@ def next_task(typingctx: Any, counter: Any) -> Any:
 
 @intrinsic
 def address_of(typingctx: Any, array: Any) -> Any:
-    """Return the address of an array's first element as int64."""
+    """Return the address of an array's first element as int64.
+
+    The array must be used, or held by a caller, for as long as the address is: numba frees a local
+    array after its last use, and an address is none.
+    """
     signature = types.int64(array)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
