@@ -13,19 +13,19 @@ import numpy as np
 from numba import njit, prange
 
 from kernels.cpu.scalar import address_of, next_task
-from kernels.cpu.tile import PARTIAL, TILE_ROWS, TILE_VECTORS, multiply_tile
+from kernels.cpu.tile import PARTIAL, TALL_ROWS, TALL_VECTORS, WIDE_ROWS, WIDE_VECTORS, multiply_tile
 from kernels.cpu.vector_code import LANES
 
 TASK_WEIGHT_BYTES: Final = 128 * 1024
 """Bytes of weights in one task: large against the cost of taking a task, small against the whole."""
-TILE_OUTPUTS: Final = TILE_VECTORS * LANES
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def linear(x, panels, out, num_threads):  # type: ignore[no-untyped-def]
     """Fill out [T, out] with x [T, in] times the weight [out, in], given in panels, transposed. All float32."""
     num_outputs, size = panels.shape
-    outputs_per_task = max(1, TASK_WEIGHT_BYTES // (4 * size * TILE_OUTPUTS)) * TILE_OUTPUTS
+    tile_outputs = WIDE_VECTORS * TALL_VECTORS * LANES
+    outputs_per_task = max(1, TASK_WEIGHT_BYTES // (4 * size * tile_outputs)) * tile_outputs
     num_tasks = (num_outputs + outputs_per_task - 1) // outputs_per_task
     counter = np.zeros(1, np.int64)
     for _ in prange(num_threads):
@@ -38,16 +38,21 @@ def linear(x, panels, out, num_threads):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _linear_task(x, panels, out, first, last):  # type: ignore[no-untyped-def]
-    """Fill out[:, first:last]; first is a multiple of TILE_OUTPUTS."""
+    """Fill out[:, first:last]; first is a multiple of LANES."""
     num_rows, size = x.shape
     num_outputs = panels.shape[0]
-    num_groups = (num_rows + TILE_ROWS - 1) // TILE_ROWS
+    most_vectors, most_rows = _tile_shape(num_rows)
+    num_groups = (num_rows + most_rows - 1) // most_rows
     output = first
     while output < last:
-        vectors = min(TILE_VECTORS, (last - output) // LANES)  # 0, PARTIAL: a panel narrower than a vector is left
+        vectors = min(most_vectors, (last - output) // LANES)  # 0, PARTIAL: a panel narrower than a vector is left
         width = last - output if vectors == PARTIAL else vectors * LANES
         lanes = width if vectors == PARTIAL else LANES
         w = address_of(panels) + 4 * size * output
+        # Each group of rows asks for its share of the next tile. One group alone is as fast as memory is, and
+        # better served by the processor's own prefetching: it asks for what it holds already.
+        tile_bytes = 4 * size * width
+        ahead, share = (w + tile_bytes, tile_bytes // num_groups) if num_groups > 1 else (address_of(x), 0)
         row = 0
         for group in range(num_groups):
             rows = (num_rows - row) // (num_groups - group)  # groups of nearly equal size: no group of one row
@@ -64,7 +69,16 @@ def _linear_task(x, panels, out, first, last):  # type: ignore[no-untyped-def]
                 num_outputs,
                 width,
                 0,
-                0,
+                ahead + group * share,
+                share // size,
             )
             row += rows
         output += width
+
+
+@njit(nogil=True, cache=True)
+def _tile_shape(num_rows):  # type: ignore[no-untyped-def]
+    """Return vectors and most rows of the tiles: wide ones where one of them holds all rows, else tall ones."""
+    if num_rows <= WIDE_ROWS:
+        return WIDE_VECTORS, WIDE_ROWS
+    return TALL_VECTORS, TALL_ROWS

@@ -24,12 +24,12 @@ import numpy as np
 from numba import njit, prange
 
 from kernels.cpu.scalar import address_of, exp_float32, next_task
-from kernels.cpu.tile import PARTIAL, TILE_ROWS, TILE_VECTORS, multiply_tile
+from kernels.cpu.tile import CACHE_LINE_BYTES, PARTIAL, WIDE_ROWS, WIDE_VECTORS, multiply_tile
 from kernels.cpu.vector_code import LANES
 
 CHUNK: Final = 256
 """Positions that are one unit of work; a multiple of every block size."""
-GROUP_TOKENS: Final = TILE_ROWS
+GROUP_TOKENS: Final = WIDE_ROWS
 """Neighbouring tokens of a prompt that go through its keys and values together."""
 BLOCKS_AHEAD: Final = 2
 """How far ahead blocks are asked for: they lie scattered, so the processor cannot guess the next one."""
@@ -250,38 +250,18 @@ def _attend_chunk(  # type: ignore[no-untyped-def]
 
     for row in range(rows):
         length = min(CHUNK, position + row // heads_per_kv + 1 - start)
-        largest[row], sums[row] = _softmax_weights(scores[row], length, scale, lanes)
+        largest[row], sums[row] = _softmax_weights(scores[row], length, end - start, scale, lanes)
 
-    # A block that all tokens see whole is added to all rows at once, the last ones token by token.
-    seen_by_all = min(end, position + 1) // block_size
+    # Weights behind a token's own position are 0 and add nothing: all rows go through all blocks together.
     for block in range(first_block, end_block):
         values = _address_in(value_cache, table[block], head)
         ahead = next_keys
         if block + BLOCKS_AHEAD < end_block:
             ahead = _address_in(value_cache, table[block + BLOCKS_AHEAD], head)
-        column, goes_on = block * block_size - start, block > first_block
-        weights, place = address_of(scores) + 4 * column, address_of(part)
-        if block < seen_by_all:
-            _multiply(rows, weights, CHUNK, values, head_size, block_size, head_size, place, head_size, goes_on, ahead)
-            continue
-        for token in range(num_tokens):
-            row = token * heads_per_kv
-            seen = min(block_size, min(end, position + token + 1) - block * block_size)
-            if seen > 0:
-                own_weights, own_place = weights + 4 * CHUNK * row, place + 4 * head_size * row
-                _multiply(
-                    heads_per_kv,
-                    own_weights,
-                    CHUNK,
-                    values,
-                    head_size,
-                    seen,
-                    head_size,
-                    own_place,
-                    head_size,
-                    goes_on,
-                    ahead,
-                )
+        seen = min(block_size, end - block * block_size)
+        weights, goes_on = address_of(scores) + 4 * (block * block_size - start), block > first_block
+        place = address_of(part)
+        _multiply(rows, weights, CHUNK, values, head_size, seen, head_size, place, head_size, goes_on, ahead)
 
 
 @njit(nogil=True, cache=True)
@@ -294,15 +274,15 @@ def _address_in(cache, block_id, head):  # type: ignore[no-untyped-def]
 def _multiply(rows, a, a_stride, b, b_stride, size, width, out, out_stride, accumulate, ahead):  # type: ignore[no-untyped-def]
     """Fill out[:rows, :width] with a [rows, size] times b [size, width], or add it to what is there.
 
-    All are addresses. Meanwhile what lies at `ahead`, in the shape of b, is asked for.
+    All are addresses. Meanwhile what lies from `ahead` on is asked for.
     """
     column = 0
     while column < width:
-        vectors = min(TILE_VECTORS, (width - column) // LANES)
+        vectors = min(WIDE_VECTORS, (width - column) // LANES)
         columns = width - column if vectors == PARTIAL else vectors * LANES
-        for row in range(0, rows, TILE_ROWS):
+        for row in range(0, rows, WIDE_ROWS):
             multiply_tile(
-                min(TILE_ROWS, rows - row),
+                min(WIDE_ROWS, rows - row),
                 vectors,
                 a + 4 * a_stride * row,
                 a_stride,
@@ -314,8 +294,10 @@ def _multiply(rows, a, a_stride, b, b_stride, size, width, out, out_stride, accu
                 out_stride,
                 columns,
                 accumulate,
-                ahead + 4 * column if row == 0 else 0,
+                ahead,
+                CACHE_LINE_BYTES,
             )
+            ahead += CACHE_LINE_BYTES * size
         column += columns
 
 
@@ -340,12 +322,14 @@ def _divide(total, weight_sum, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _softmax_weights(row, length, scale, lanes):  # type: ignore[no-untyped-def]
+def _softmax_weights(row, length, end, scale, lanes):  # type: ignore[no-untyped-def]
     """Replace the first `length` scores by exp(scale * score - largest) **in place**; return the largest and the sum.
+
+    The scores from there to `end` become 0.
 
     Lane by lane, so that it runs in vectors: a maximum has no order, and the sum has this one.
     """
-    padded = (length + SUM_LANES - 1) // SUM_LANES * SUM_LANES
+    padded = (end + SUM_LANES - 1) // SUM_LANES * SUM_LANES
     for i in range(length):
         row[i] *= scale
     for i in range(length, padded):

@@ -20,21 +20,25 @@ from llvmlite import ir
 
 from kernels.cpu.vector_code import FLOAT, HAS_AVX512, INT, LANES, VECTOR, Emitter, define, function_of
 
-TILE_VECTORS: Final = 3
-"""Vectors of outputs in the largest tile."""
-TILE_ROWS: Final = 8 if HAS_AVX512 else 4
-"""Rows in the largest tile: as many accumulators as the registers hold beside the operands."""
+TALL_VECTORS: Final = 2
+WIDE_VECTORS: Final = 3
+TALL_ROWS: Final = 12 if HAS_AVX512 else 6
+"""Rows of a tile of up to two vectors: as many accumulators as the registers hold beside the operands."""
+WIDE_ROWS: Final = 8 if HAS_AVX512 else 4
+"""Rows of a tile of three vectors, whose many accumulators keep the units busy when rows are few."""
 PARTIAL: Final = 0
 """In place of a number of vectors: one vector of which only the first `width` lanes exist."""
-VECTORS_PER_LINE: Final = 16 // LANES
-_ROW_KEY: Final = 2 * (TILE_VECTORS + 1)
-_NUM_ARGUMENTS: Final = 11
+CACHE_LINE_BYTES: Final = 64
+_SHAPES: Final = (
+    *itertools.product(range(1, TALL_ROWS + 1), (PARTIAL, 1, TALL_VECTORS)),
+    *itertools.product(range(1, WIDE_ROWS + 1), (WIDE_VECTORS,)),
+)
+_NUM_ARGUMENTS: Final = 12
 
 
 def _emit_tile(
     num_rows: int,
     num_vectors: int,
-    asks_ahead: bool,
     e: Emitter,
     a: Any,
     a_stride: Any,
@@ -47,6 +51,7 @@ def _emit_tile(
     width: Any,
     accumulate: Any,
     ahead: Any,
+    ahead_step: Any,
 ) -> None:
     builder = e.builder
     mask = e.mask_of_first(width) if num_vectors == PARTIAL else None
@@ -62,9 +67,7 @@ def _emit_tile(
     def add_products(k: Any, sums: list[Any]) -> list[Any]:
         offset = builder.mul(k, b_stride)
         values = [e.load(e.address(vector, offset), mask) for vector in b_vectors]
-        if asks_ahead:
-            for v in range(0, num_vectors, VECTORS_PER_LINE):
-                e.prefetch(e.address(ahead, offset, INT(v * LANES)))
+        e.prefetch(builder.add(ahead, builder.mul(k, ahead_step)))
         result = []
         for r, row in enumerate(a_rows):
             factor = e.broadcast(e.load(e.address(row, k), kind=FLOAT))
@@ -82,15 +85,12 @@ def _emit_choice(e: Emitter, rows: Any, vectors: Any, *arguments: Any) -> None:
     """Jump to the tile of that many rows and vectors."""
     builder = e.builder
     done = builder.append_basic_block("done")
-    asks = builder.zext(builder.icmp_signed("!=", arguments[-1], INT(0)), INT)
-    key = builder.add(builder.mul(rows, INT(_ROW_KEY)), builder.add(builder.mul(vectors, INT(2)), asks))
+    key = builder.add(builder.mul(rows, INT(WIDE_VECTORS + 1)), vectors)
     choice = builder.switch(key, done)
-    shapes = itertools.product(range(1, TILE_ROWS + 1), range(TILE_VECTORS + 1), (False, True))
-    for num_rows, num_vectors, asks_ahead in shapes:
-        name = f"tile_{num_rows}x{num_vectors}" + "_ahead" * asks_ahead
-        emit = partial(_emit_tile, num_rows, num_vectors, asks_ahead)
+    for num_rows, num_vectors in _SHAPES:
+        name, emit = f"tile_{num_rows}x{num_vectors}", partial(_emit_tile, num_rows, num_vectors)
         block = builder.append_basic_block(name)
-        choice.add_case(INT(num_rows * _ROW_KEY + 2 * num_vectors + asks_ahead), block)
+        choice.add_case(INT(num_rows * (WIDE_VECTORS + 1) + num_vectors), block)
         builder.position_at_end(block)
         builder.call(function_of(builder.module, name, _NUM_ARGUMENTS, emit), arguments)
         builder.branch(done)
@@ -99,11 +99,13 @@ def _emit_choice(e: Emitter, rows: Any, vectors: Any, *arguments: Any) -> None:
 
 multiply_tile = define("multiply_tile", 2 + _NUM_ARGUMENTS, _emit_choice)
 """multiply_tile(rows, vectors, a, a_stride, b, b_stride, b_vector_stride, size, out, out_stride, width, accumulate,
-ahead).
+ahead, ahead_step).
 
 Row r of a begins at a + r * a_stride, its elements are contiguous. Vector v of b[k] begins at
 b + k * b_stride + v * b_vector_stride. out[r] begins at out + r * out_stride; its vectors are
-contiguous. rows 1 … TILE_ROWS, vectors 1 … TILE_VECTORS or PARTIAL; `width` is read when PARTIAL only. accumulate 1
-adds to what out holds, 0 begins at zero. ahead: address of what will be read next in the place and with
-the strides of b, to be asked for meanwhile, or 0.
+contiguous. `width` is read when vectors is PARTIAL only. accumulate 1 adds to what out holds, 0 begins
+at zero. Rows are at most TALL_ROWS, with WIDE_VECTORS at most WIDE_ROWS.
+
+Meanwhile memory that will be needed soon is asked for: at step k the line at ahead + k * ahead_step
+bytes. Spread evenly over the arithmetic, reading ahead costs next to nothing; in bursts it stalls.
 """
