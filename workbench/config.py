@@ -24,7 +24,7 @@ KERNEL_BACKENDS: Final = ("auto", "cpu", "reference")
 DEFAULT_KV_CACHE_BYTES: Final = 1 << 30
 """Bytes of KV cache when neither `num_blocks` nor `kv_cache_bytes` is given: 1 GiB."""
 
-LIVE_FIELDS: Final = frozenset({"max_num_batched_tokens", "max_num_seqs"})
+LIVE_FIELDS: Final = frozenset({"max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching"})
 """Fields that a running engine takes over between two steps; all others need a reload."""
 
 
@@ -54,6 +54,8 @@ class EngineConfig:
     """Most requests that run in one step."""
     max_num_waiting: int = 1024
     """Most requests that may wait; one more is refused with QueueFullError."""
+    enable_prefix_caching: bool = True
+    """Keep the blocks of ended requests and begin new ones with those that hold the same tokens."""
     scheduling_policy: str = "fcfs"
     kernel_backend: str = "auto"
     """`auto` takes the compiled CPU kernels and says aloud when it cannot."""
@@ -67,6 +69,8 @@ class EngineConfig:
         _one_of("block_size", self.block_size, BLOCK_SIZES)
         _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
         _one_of("kernel_backend", self.kernel_backend, KERNEL_BACKENDS)
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise ConfigurationError(f"enable_prefix_caching={self.enable_prefix_caching!r} must be true or false")
         if not isinstance(self.model, str) or not self.model:
             raise ConfigurationError(
                 f"model={self.model!r} is not a name: give {DEFAULT_MODEL!r}, a path to a GGUF file "

@@ -81,9 +81,11 @@ class CpuOps:
 
     def linear(self, x: torch.Tensor, weight: LinearWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
         """See `kernels.ops.Ops.linear`."""
-        out = torch.empty((x.shape[0], weight.num_outputs), dtype=torch.float32)
-        linear(x.numpy(), _panels(weight), out.numpy(), numba.get_num_threads())
-        return out if bias is None else out.add_(bias)
+        panels = _panels(weight)
+        out = np.empty((x.shape[0], panels.shape[0]), np.float32)
+        linear(x.numpy(), panels, out, numba.get_num_threads())
+        result = torch.from_numpy(out)
+        return result if bias is None else result.add_(bias)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """See `kernels.ops.Ops.rms_norm`."""
@@ -200,7 +202,7 @@ def _elements(strided: torch.Tensor) -> npt.NDArray[np.float32]:
 def _panels(weight: LinearWeight) -> npt.NDArray[np.float32]:
     if not isinstance(weight, PanelWeight):
         raise TypeError(f"the cpu backend multiplies by weights that it prepared, not by a {type(weight).__name__}")
-    return weight.panels.numpy()
+    return weight.panels
 
 
 def _bias(bias: torch.Tensor | None) -> npt.NDArray[np.float32]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from numba import njit
 
@@ -22,8 +23,8 @@ from kernels.weights import RowWeight
 class PanelWeight:
     """A float32 matrix [out, in] in panels."""
 
-    panels: torch.Tensor
-    """float32 [out, in] in shape, panel after panel in content."""
+    panels: npt.NDArray[np.float32]
+    """[out, in] in shape, panel after panel in content."""
 
     @property
     def num_outputs(self) -> int:
@@ -38,7 +39,7 @@ class PanelWeight:
     @property
     def num_bytes(self) -> int:
         """Bytes of memory held."""
-        return self.panels.numel() * self.panels.element_size()
+        return self.panels.nbytes
 
     def dense(self) -> torch.Tensor:
         """Return a copy of the matrix, float32 [out, in]."""
@@ -51,15 +52,16 @@ class PanelWeight:
             IndexError: an index is negative or no row.
         """
         out = torch.empty((indices.shape[0], self.num_inputs), dtype=torch.float32)
-        if not _gather(self.panels.numpy(), indices.numpy(), out.numpy()):
+        if not _gather(self.panels, indices.numpy(), out.numpy()):
             raise IndexError(f"a row is not within 0 … {self.num_outputs - 1}")
         return out
 
 
 def pack(weight: RowWeight) -> PanelWeight:
     """Return the weight in panels. Its matrix is reordered **in place** and must not be used as rows again."""
-    _pack(weight.matrix.numpy())
-    return PanelWeight(weight.matrix)
+    matrix = weight.matrix.numpy()
+    _pack(matrix)
+    return PanelWeight(matrix)
 
 
 @njit(nogil=True, cache=True)

@@ -140,7 +140,7 @@ def check_pixels(page: Page, snapshot: PoolSnapshot) -> dict[str, int]:
     assert len(read["cells"]) == len(snapshot.blocks)
     for block, cell in zip(snapshot.blocks, read["cells"], strict=True):
         left = [tuple(pixel) for pixel in cell["left"]]
-        where = f"block {block.block_id} is {block.status.name}, {block.num_filled} filled, of {block.request_id}"
+        where = f"block {block.block_id} is {block.status.name}, {block.num_filled} filled, of {block.request_ids}"
         if block.status is BlockStatus.FREE:
             counts["free"] += 1
             assert left == [rgb(FREE)] * len(left), where
@@ -149,8 +149,8 @@ def check_pixels(page: Page, snapshot: PoolSnapshot) -> dict[str, int]:
             assert len(set(left)) > 1, where
             assert all(is_between(pixel, rgb(CACHED_GROUND), rgb(CACHED)) for pixel in left), where
         else:
-            assert block.request_id is not None
-            slot = read["slots"][block.request_id]
+            assert block.request_ids
+            slot = read["slots"][block.request_ids[0]]
             height = int(len(left) * block.num_filled / snapshot.block_size + 0.5)
             hue = rgb(OWNERS[slot % 12] if slot < 24 else NEUTRAL)
             expected = [mix(hue, UNFILLED)] * (len(left) - height) + [mix(hue, AT_REST)] * height

@@ -11,7 +11,7 @@ from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.policies.fcfs import FirstComeFirstServed
 from workbench.engine.request import Request
 from workbench.engine.scheduler import Scheduler, StepResult
-from workbench.engine.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.sampling_params import SamplingParams
 
 EOS = 0
@@ -28,9 +28,10 @@ class Simulation:
         max_num_seqs: int = 8,
         max_model_len: int = 512,
         policy: SchedulingPolicy | None = None,
+        **cache: Any,
     ) -> None:
         self.pool = BlockPool(num_blocks, block_size)
-        self.kv_cache = KVCacheManager(self.pool)
+        self.kv_cache = KVCacheManager(self.pool, **cache)
         self.scheduler = Scheduler(
             self.kv_cache,
             policy or FirstComeFirstServed(),
@@ -41,9 +42,11 @@ class Simulation:
         )
         self.token_of: Callable[[str, int], int] = lambda _request_id, position: 100 + position
         self.computed: dict[str, list[tuple[int, ...]]] = {}
+        self.memory = Memory(block_size)
+        self._requests: dict[str, Request] = {}
         self._num_steps = 0
 
-    def add(self, request_id: str, prompt: int | Sequence[int], **params: Any) -> Request:
+    def add(self, request_id: str, prompt: int | Sequence[int], cache_salt: str = "", **params: Any) -> Request:
         """Queue a request; a number stands for a prompt of that many tokens 1, 2, 3, …."""
         tokens = list(range(1, prompt + 1)) if isinstance(prompt, int) else list(prompt)
         request = Request(
@@ -51,8 +54,10 @@ class Simulation:
             tokens,
             SamplingParams(**{"temperature": 0.0, "max_tokens": 16, **params}),
             arrival_index=len(self.computed),
+            cache_salt=cache_salt,
         )
         self.computed[request_id] = []
+        self._requests[request_id] = request
         self.scheduler.add(request)
         return request
 
@@ -65,6 +70,11 @@ class Simulation:
         """Execute a plan with the scripted model and update."""
         for item in plan.scheduled:
             self.computed[item.request_id].append(item.token_ids)
+            self.memory.compute(item, self._requests[item.request_id].token_ids)
+        return self.finish_late(plan)
+
+    def finish_late(self, plan: SchedulerOutput) -> StepResult:
+        """Update from a plan that was executed before something else happened."""
         output = ModelRunnerOutput(
             {
                 item.request_id: (self.token_of(item.request_id, item.output_position),)
@@ -88,6 +98,29 @@ class Simulation:
             assert len(plans) < most_steps, f"no end after {most_steps} steps"
             plans.append(self.step()[0])
         return plans
+
+
+class Memory:
+    """What the slots of the KV storage would hold: for each, the context up to and including its token.
+
+    A step reads every position before its own and finds there what was computed from exactly these
+    tokens, whoever computed it: that is what sharing, caching and copying must not break.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def compute(self, item: ScheduledRequest, token_ids: Sequence[int]) -> None:
+        """Check what a request reads, then write its tokens."""
+        end = item.start_position + item.num_tokens
+        for position in range(end):
+            slot = (item.block_table[position // self._block_size], position % self._block_size)
+            context = tuple(token_ids[: position + 1])
+            if position >= item.start_position:
+                self._slots[slot] = context
+            else:
+                assert self._slots.get(slot) == context, f"{item.request_id} reads foreign contents at {position}"
 
 
 def shares(plan: SchedulerOutput) -> dict[str, int]:

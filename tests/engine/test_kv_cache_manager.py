@@ -117,9 +117,9 @@ def test_snapshot_names_owner_fill_and_logical_index_of_each_block():
     kv.commit("a", 9, 9)
 
     assert kv.snapshot(step_id=7).blocks == (
-        BlockState(0, BlockStatus.ACTIVE, 1, 8, "a", 0),
-        BlockState(1, BlockStatus.ACTIVE, 1, 1, "a", 1),
-        BlockState(2, BlockStatus.FREE, 0, 0, None, -1),
+        BlockState(0, BlockStatus.ACTIVE, 1, 8, ("a",), 0),
+        BlockState(1, BlockStatus.ACTIVE, 1, 1, ("a",), 1),
+        BlockState(2, BlockStatus.FREE, 0, 0, (), -1),
     )
 
 

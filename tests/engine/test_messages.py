@@ -21,7 +21,7 @@ from workbench.telemetry.records import (
 
 PARAMS = SamplingParams(temperature=0.5, top_k=3, seed=2**63 - 1, stop=["a", "b"], stop_token_ids=[1], max_tokens=None)
 METRICS = RequestMetrics(1.0, 0.5, 0.25, None, None, 0.1, 2.0, 3, 4, 1)
-BLOCK = BlockState(3, BlockStatus.ACTIVE, 2, 16, "r1", 5)
+BLOCK = BlockState(3, BlockStatus.ACTIVE, 2, 16, ("r1", "r2"), 5)
 RECORD = StepRecord(
     step_id=9,
     started_s=1.5,
@@ -50,7 +50,7 @@ RECORD = StepRecord(
     [
         (Submit("r1", (1, 2, 3), PARAMS, 0.5), Command),
         (Abort("r1"), Command),
-        (SetLimits(16, 4), Command),
+        (SetLimits(16, 4, True), Command),
         (TokenEvent("r1", 4, (5, 6), "né", 2), Event),
         (RequestFinished("r1", FinishReason.STOP, "", METRICS, stop_reason=7), Event),
         (RequestFinished("r1", FinishReason.ERROR, "", METRICS, error="no room", error_type="EngineError"), Event),

@@ -52,4 +52,7 @@ class LiveClient:
 
 def states_in(snapshot: PoolSnapshot) -> list[tuple[int, int, int, str | None, int]]:
     """The same form, from the engine's own pool."""
-    return [(int(b.status), b.ref_count, b.num_filled, b.request_id, b.logical_index) for b in snapshot.blocks]
+    return [
+        (int(b.status), b.ref_count, b.num_filled, next(iter(b.request_ids), None), b.logical_index)
+        for b in snapshot.blocks
+    ]

@@ -71,9 +71,8 @@ class SimulatedEngine:
         kept = block in self.cached.values()
         status = BlockStatus.ACTIVE if owners else BlockStatus.CACHED if kept else BlockStatus.FREE
         if status is BlockStatus.FREE:
-            return BlockState(block, status, 0, 0, None, -1)
-        owner = owners[0] if owners else None
-        return BlockState(block, status, len(owners), self.filled[block], owner, self.logical[block])
+            return BlockState(block, status, 0, 0, (), -1)
+        return BlockState(block, status, len(owners), self.filled[block], tuple(owners), self.logical[block])
 
     def snapshot(self) -> PoolSnapshot:
         return PoolSnapshot(self.step_id, self.block_size, tuple(self.state(b) for b in range(self.num_blocks)))

@@ -34,7 +34,8 @@ def blocks_of(state: LiveState) -> list[tuple[int, int, int, int, str | None, in
 
 def blocks_in(snapshot: PoolSnapshot) -> list[tuple[int, int, int, int, str | None, int]]:
     return [
-        (b.block_id, int(b.status), b.ref_count, b.num_filled, b.request_id, b.logical_index) for b in snapshot.blocks
+        (b.block_id, int(b.status), b.ref_count, b.num_filled, next(iter(b.request_ids), None), b.logical_index)
+        for b in snapshot.blocks
     ]
 
 
@@ -219,6 +220,6 @@ def test_reference_counts_beyond_the_wire_are_shown_as_its_largest() -> None:
     state = LiveState()
     state.reset(1, 1, 16)
     engine = SimulatedEngine(num_blocks=1)
-    crowded = (BlockState(0, BlockStatus.ACTIVE, 70_000, 16, None, 0),)
+    crowded = (BlockState(0, BlockStatus.ACTIVE, 70_000, 16, (), 0),)
     state.apply(msgspec.structs.replace(engine.step(), block_changes=crowded))
     assert state.blocks["ref_count"].tolist() == [65_535]

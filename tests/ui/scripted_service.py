@@ -47,7 +47,7 @@ class ScriptedService:
         self.aborted: list[str] = []
         self.refusal: WorkbenchError | None = None
         self.reloads: list[EngineConfig] = []
-        self.limits: list[tuple[int, int]] = []
+        self.limits: list[dict[str, Any]] = []
 
     def submit(
         self,
@@ -73,8 +73,8 @@ class ScriptedService:
             raise self.refusal
         self.reloads.append(config)
 
-    def set_limits(self, max_num_batched_tokens: int, max_num_seqs: int) -> None:
-        self.limits.append((max_num_batched_tokens, max_num_seqs))
+    def set_limits(self, **live: Any) -> None:
+        self.limits.append(live)
 
     def set_state(self, state: ServiceState) -> None:
         import msgspec

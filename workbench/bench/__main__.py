@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from workbench.bench import context, exactness, peers, throughput
+from workbench.bench import context, exactness, peers, prefix, throughput
 from workbench.bench.command_line import log, reserved_stdout
 from workbench.bench.kernels import command as kernels
 from workbench.config import prepare_process
@@ -23,6 +23,7 @@ COMMANDS = {
     "kernels": kernels,
     "context": context,
     "peers": peers,
+    "prefix": prefix,
 }
 """To add a command: a module with `add_arguments(parser)` and `run(args) -> Report`, and a line here."""
 

@@ -31,11 +31,14 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 def engine_config(args: argparse.Namespace) -> EngineConfig:
     """Return the configuration that `--preset` and `--engine` ask for.
 
+    Prefix caching is off unless it is asked for: rounds repeat their prompts, and each is to compute them.
+
     Raises:
         ConfigurationError: unknown preset or field, or a value out of range.
     """
     preset = select_preset(load_presets(), args.preset)
-    return preset.engine_config(**dict(_read_override(text) for text in args.engine))
+    overrides = {"enable_prefix_caching": False, **dict(_read_override(text) for text in args.engine)}
+    return preset.engine_config(**overrides)
 
 
 def _read_override(text: str) -> tuple[str, Any]:

@@ -1,7 +1,8 @@
 """The pool of physical KV blocks: who may write where, and how many use it.
 
 A block is `block_size` token slots in every layer's key and value storage. The pool knows counts
-and contents, no requests: it alone changes reference counts and the free queue (arXiv 2309.06180).
+and contents, no requests: it alone changes reference counts, contents and the free queues (arXiv
+2309.06180).
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
+from workbench.engine.block_key import BlockKey
+from workbench.engine.prefix_index import PrefixIndex
 from workbench.telemetry.records import BlockStatus
 
 
 class BlockPool:
-    """Fixed number of blocks, handed out first-in first-out.
+    """Fixed number of blocks. Empty ones are handed out first, first-in first-out.
 
-    Freed blocks join the end of the queue, the last block of a sequence first, so that once their
-    contents are kept for reuse, the head of a context outlives its tail.
+    A block that is freed while its contents are known stays as they are: it is cached, and is evicted
+    only when no empty block is left, the least recently used first. Of a sequence the last block is
+    freed first, so the head of a context, which others may share, outlives its tail.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -25,40 +29,52 @@ class BlockPool:
         self.block_size = block_size
         self._ref_counts = [0] * num_blocks
         self._num_filled = [0] * num_blocks
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._empty: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._index = PrefixIndex(num_evicted=4 * num_blocks)
         self._changed: set[int] = set(range(num_blocks))
         """All at first, so that the first record of a new pool is a full picture of it."""
 
     @property
     def num_free(self) -> int:
-        """Blocks that an allocation can take."""
-        return len(self._free)
+        """Blocks that an allocation can take: empty and cached ones."""
+        return len(self._empty) + len(self._cached)
 
     @property
     def num_active(self) -> int:
         """Blocks that at least one request holds."""
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_free
 
     @property
     def num_cached(self) -> int:
-        """Free blocks whose contents are kept for reuse; none until prefix caching exists."""
-        return 0
+        """Free blocks whose contents are kept for reuse."""
+        return len(self._cached)
 
     def allocate(self, count: int) -> list[int] | None:
         """Take `count` blocks, all or nothing. Return their ids, or None when too few are free."""
-        if count > len(self._free):
+        if count > self.num_free:
             return None
-        block_ids = [self._free.popitem(last=False)[0] for _ in range(count)]
+        block_ids = [self._take_one() for _ in range(count)]
         for block_id in block_ids:
             self._ref_counts[block_id] = 1
             self._num_filled[block_id] = 0
         self._changed.update(block_ids)
         return block_ids
 
+    def _take_one(self) -> int:
+        if self._empty:
+            return self._empty.popitem(last=False)[0]
+        block_id = self._cached.popitem(last=False)[0]
+        self._index.remove(block_id)
+        return block_id
+
     def share(self, block_ids: Iterable[int]) -> None:
-        """Add one reference to each of these active blocks."""
+        """Add one reference to each of these blocks, which are active or cached."""
         for block_id in block_ids:
-            assert self._ref_counts[block_id] > 0, f"block {block_id} is free and cannot be shared"
+            is_cached = block_id in self._cached
+            assert is_cached or self._ref_counts[block_id] > 0, f"block {block_id} is free and cannot be shared"
+            if is_cached:
+                del self._cached[block_id]
             self._ref_counts[block_id] += 1
             self._changed.add(block_id)
 
@@ -68,13 +84,48 @@ class BlockPool:
             assert self._ref_counts[block_id] > 0, f"block {block_id} is freed twice"
             self._ref_counts[block_id] -= 1
             self._changed.add(block_id)
-            if self._ref_counts[block_id] == 0:
+            if self._ref_counts[block_id] > 0:
+                continue
+            if self._index.is_known(block_id):
+                self._cached[block_id] = None
+            else:
                 self._num_filled[block_id] = 0
-                self._free[block_id] = None
+                self._empty[block_id] = None
+
+    def remember(self, block_id: int, key: BlockKey) -> BlockKey:
+        """Note what a full, active block holds, so that it can be found. Return the key it is known by."""
+        assert self._num_filled[block_id] == self.block_size, f"block {block_id} is not full"
+        return self._index.add(block_id, key)
+
+    def find(self, key: BlockKey) -> tuple[int, BlockKey] | None:
+        """Return a block that holds these contents and the key it is known by, None where there is none."""
+        return self._index.find(key)
+
+    def contents(self, block_id: int) -> tuple[int, ...]:
+        """Return the tokens of a block whose contents are known.
+
+        Raises:
+            KeyError: they are not.
+        """
+        return self._index.key_of(block_id).token_ids
+
+    def is_cached(self, block_id: int) -> bool:
+        """Whether nobody holds the block and its contents are kept."""
+        return block_id in self._cached
+
+    def was_evicted(self, key: BlockKey) -> bool:
+        """Whether these contents were cached and had to make room."""
+        return self._index.was_evicted(key)
+
+    def common_length(self, key: BlockKey) -> int:
+        """Return how many tokens of a missing block agree with known blocks in the same place."""
+        return self._index.common_length(key)
 
     def set_filled(self, block_id: int, num_filled: int) -> None:
         """Record that the first `num_filled` slots of a block hold computed tokens."""
         assert 0 <= num_filled <= self.block_size and self._ref_counts[block_id] > 0
+        if num_filled < self.block_size:
+            self._index.remove(block_id)
         if self._num_filled[block_id] != num_filled:
             self._num_filled[block_id] = num_filled
             self._changed.add(block_id)
@@ -88,8 +139,10 @@ class BlockPool:
         return self._num_filled[block_id]
 
     def status(self, block_id: int) -> BlockStatus:
-        """Return whether the block is free or active."""
-        return BlockStatus.ACTIVE if self._ref_counts[block_id] else BlockStatus.FREE
+        """Return whether the block is free, cached or active."""
+        if self._ref_counts[block_id]:
+            return BlockStatus.ACTIVE
+        return BlockStatus.CACHED if block_id in self._cached else BlockStatus.FREE
 
     @property
     def has_changes(self) -> bool:
@@ -112,6 +165,10 @@ class BlockPool:
             count = self._ref_counts[block_id]
             expected = references.get(block_id, 0)
             assert count == expected, f"block {block_id} has {count} references, tables hold {expected}"
-            assert (count == 0) == (block_id in self._free), f"block {block_id}: free queue disagrees"
-            assert count or not self._num_filled[block_id], f"free block {block_id} counts as filled"
-        assert len(self._free) + self.num_active == self.num_blocks
+            is_empty, is_cached = block_id in self._empty, block_id in self._cached
+            assert (count == 0) == (is_empty or is_cached), f"block {block_id}: free queues disagree"
+            assert not (is_empty and (is_cached or self._index.is_known(block_id))), f"empty block {block_id} is known"
+            assert not is_cached or self._index.is_known(block_id), f"nobody finds cached block {block_id}"
+            assert not self._index.is_known(block_id) or self._num_filled[block_id] == self.block_size
+            assert count or is_cached or not self._num_filled[block_id], f"empty block {block_id} counts as filled"
+        assert len(self._empty) + len(self._cached) + self.num_active == self.num_blocks

@@ -7,7 +7,9 @@ steps and returns events; `EngineService` owns the thread around it.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from workbench.config import EngineConfig
 from workbench.engine.block_pool import BlockPool
@@ -15,7 +17,7 @@ from workbench.engine.detokenizer import OutputText
 from workbench.engine.kv_cache_manager import KVCacheManager
 from workbench.engine.latency import RequestLatency
 from workbench.engine.limits import kv_block_bytes, resolve_max_model_len, resolve_num_blocks
-from workbench.engine.messages import BlockDetails, Event, RequestFinished, Submit, TokenEvent
+from workbench.engine.messages import BlockDetails, Event, RequestFinished, SetLimits, Submit, TokenEvent
 from workbench.engine.model_runner import ModelRunner
 from workbench.engine.policies import POLICIES
 from workbench.engine.request import Request
@@ -68,7 +70,13 @@ class EngineCore:
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(
-            KVCacheManager(BlockPool(self.num_blocks, self.config.block_size)),
+            KVCacheManager(
+                BlockPool(self.num_blocks, self.config.block_size),
+                enable_prefix_caching=self.config.enable_prefix_caching,
+                # One engine has one model, one dtype and one pool: these name what would have to differ
+                # for two blocks of equal tokens to hold different numbers.
+                extra_keys=(self.loaded.config.name, self.config.dtype),
+            ),
             POLICIES[self.config.scheduling_policy](),
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             max_num_seqs=self.config.max_num_seqs,
@@ -95,6 +103,7 @@ class EngineCore:
             seed=seed,
             priority=command.priority,
             bad_word_ids=command.bad_word_ids,
+            cache_salt=command.cache_salt,
             text=OutputText(self.loaded.tokenizer, params.stop_texts, params.skip_special_tokens),
         )
         self._num_arrived += 1
@@ -110,10 +119,15 @@ class EngineCore:
         """End every request."""
         return tuple(event for request_id in list(self.scheduler.requests) for event in self.abort(request_id, reason))
 
-    def set_limits(self, max_num_batched_tokens: int, max_num_seqs: int) -> None:
-        """Take over new limits from the next step on."""
-        self.scheduler.max_num_batched_tokens = max_num_batched_tokens
-        self.scheduler.max_num_seqs = max_num_seqs
+    def set_limits(self, limits: SetLimits) -> None:
+        """Take over new limits from the next step on.
+
+        Without prefix caching nothing is looked up or noted any more; what is cached stays until its room is needed.
+        """
+        self.config = replace(self.config, **msgspec.structs.asdict(limits))
+        self.scheduler.max_num_batched_tokens = limits.max_num_batched_tokens
+        self.scheduler.max_num_seqs = limits.max_num_seqs
+        self.scheduler.kv_cache.enable_prefix_caching = limits.enable_prefix_caching
 
     # ---------------------------------------------------------------------------------- step
 
@@ -166,7 +180,9 @@ class EngineCore:
             request_id=request.request_id,
             finish_reason=request.finish_reason,
             text=request.text.take() if request.text is not None else "",
-            metrics=latency.finish(now_s, request.num_prompt_tokens, request.num_preemptions),
+            metrics=latency.finish(
+                now_s, request.num_prompt_tokens, request.num_preemptions, request.num_cached_prompt_tokens
+            ),
             stop_reason=request.stop_reason,
             error=None if request.error is None else str(request.error) or type(request.error).__name__,
             error_type=None if request.error is None else type(request.error).__name__,
@@ -222,9 +238,11 @@ class EngineCore:
         kv_cache = self.scheduler.kv_cache
         state = kv_cache.block_state(block_id)
         token_ids: tuple[int, ...] = ()
-        first = state.logical_index * self.config.block_size if state.request_id is not None else -1
-        if state.request_id is not None:
-            token_ids = tuple(self.scheduler.requests[state.request_id].token_ids[first : first + state.num_filled])
+        first = state.logical_index * self.config.block_size if state.request_ids else -1
+        if state.request_ids:
+            token_ids = tuple(self.scheduler.requests[state.request_ids[0]].token_ids[first : first + state.num_filled])
+        elif state.num_filled:
+            token_ids = kv_cache.pool.contents(block_id)
         decode = self.loaded.tokenizer.decode
         return BlockDetails(
             block_id=block_id,

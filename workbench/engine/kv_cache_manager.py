@@ -2,22 +2,56 @@
 
 The manager alone knows which request holds which blocks. A table only grows until it is freed, or
 truncated after rejected drafts; an allocation takes all the blocks it needs or none.
+
+Prefix caching (as in vLLM and, with a tree, SGLang's RadixAttention, arXiv 2312.07104): full blocks are
+named by what they hold, and a context begins with the blocks that others computed before.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
+from workbench.engine.block_key import BlockKey, HashFunction
 from workbench.engine.block_pool import BlockPool
-from workbench.telemetry.records import BlockState, PoolSnapshot
+from workbench.telemetry.records import BlockState, CacheMiss, PoolSnapshot
+
+
+@dataclass(frozen=True)
+class PrefixMatch:
+    """The beginning of a context that is in the cache already."""
+
+    block_ids: tuple[int, ...] = ()
+    num_tokens: int = 0
+    num_cached_blocks: int = 0
+    """How many of the blocks nobody holds: taking them uses up free blocks."""
+    miss: CacheMiss | None = None
+    """Why it is no longer; None when every block that may be shared was found."""
+    differs_at: int | None = None
+    """For `CacheMiss.DIFFERS`: the first position whose token differs from what is cached."""
 
 
 class KVCacheManager:
     """Block tables of all requests that hold memory."""
 
-    def __init__(self, pool: BlockPool) -> None:
-        """Manage the blocks of `pool`, all of them free."""
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        enable_prefix_caching: bool = False,
+        extra_keys: tuple[Hashable, ...] = (),
+        hash_function: HashFunction = hash,
+    ) -> None:
+        """Manage the blocks of `pool`, all of them free.
+
+        extra_keys: what decides the contents of blocks besides tokens, for all requests.
+        """
         self.pool = pool
+        self.enable_prefix_caching = enable_prefix_caching
+        self._extra_keys, self._hash_function = extra_keys, hash_function
+        self._keys: dict[str, list[BlockKey]] = {}
+        """Of each request: keys of its full blocks, as far as they were needed."""
         self._tables: dict[str, list[int]] = {}
         self._owners: dict[int, list[str]] = {}
 
@@ -42,15 +76,67 @@ class KVCacheManager:
         """Return the physical block of each logical block."""
         return tuple(self._tables.get(request_id, ()))
 
-    def allocate(self, request_id: str, num_tokens: int) -> bool:
-        """Grow the table until it holds `num_tokens` tokens. Return False, unchanged, without room."""
-        needed = self.blocks_needed(request_id, num_tokens)
-        if needed == 0:
-            return True
-        block_ids = self.pool.allocate(needed)
-        if block_ids is None:
+    def match(self, request_id: str, token_ids: Sequence[int], cache_salt: str = "") -> PrefixMatch:
+        """Return the longest cached beginning of a context; nothing changes.
+
+        The last token is never part of it: it has to be computed for its logits.
+        """
+        if not self.enable_prefix_caching:
+            return PrefixMatch(miss=CacheMiss.DISABLED)
+        block_size = self.pool.block_size
+        num_usable = (len(token_ids) - 1) // block_size
+        if num_usable == 0:
+            return PrefixMatch(miss=CacheMiss.SHORTER_THAN_BLOCK)
+        block_ids: list[int] = []
+        for index in range(num_usable):
+            key = self._key(request_id, index, token_ids, cache_salt)
+            found = self.pool.find(key)
+            if found is None:
+                return self._match(block_ids, *self._explain_miss(key, index * block_size))
+            block_id, self._keys[request_id][index] = found
+            block_ids.append(block_id)
+        return self._match(block_ids)
+
+    def _match(self, block_ids: list[int], miss: CacheMiss | None = None, differs_at: int | None = None) -> PrefixMatch:
+        num_cached = sum(map(self.pool.is_cached, block_ids))
+        return PrefixMatch(tuple(block_ids), len(block_ids) * self.pool.block_size, num_cached, miss, differs_at)
+
+    def _explain_miss(self, key: BlockKey, first_position: int) -> tuple[CacheMiss, int | None]:
+        if self.pool.was_evicted(key):
+            return CacheMiss.EVICTED, None
+        return CacheMiss.DIFFERS, first_position + self.pool.common_length(key)
+
+    def _key(self, request_id: str, index: int, token_ids: Sequence[int], cache_salt: str) -> BlockKey:
+        """Return the key of a request's full block `index`."""
+        keys, block_size = self._keys.setdefault(request_id, []), self.pool.block_size
+        for number in range(len(keys), index + 1):
+            own = tuple(token_ids[number * block_size : (number + 1) * block_size])
+            extra = (*self._extra_keys, cache_salt)
+            keys.append(BlockKey(keys[-1] if keys else None, own, extra, self._hash_function))
+        return keys[index]
+
+    def can_allocate(self, request_id: str, num_tokens: int, match: PrefixMatch | None = None) -> bool:
+        """Whether `allocate` would find room."""
+        match = match or PrefixMatch()
+        needed = self.blocks_needed(request_id, num_tokens) - len(match.block_ids)
+        return needed <= self.pool.num_free - match.num_cached_blocks
+
+    def allocate(self, request_id: str, num_tokens: int, match: PrefixMatch | None = None) -> bool:
+        """Grow the table until it holds `num_tokens` tokens. Return False, unchanged, without room.
+
+        match: what a request without blocks begins with, from `match` just now.
+        """
+        if not self.can_allocate(request_id, num_tokens, match):
             return False
-        self._append(request_id, block_ids)
+        if match is not None and match.block_ids:
+            assert request_id not in self._tables, f"{request_id} holds blocks already"
+            self.pool.share(match.block_ids)
+            self._append(request_id, list(match.block_ids))
+        needed = self.blocks_needed(request_id, num_tokens)
+        if needed:
+            block_ids = self.pool.allocate(needed)
+            assert block_ids is not None
+            self._append(request_id, block_ids)
         return True
 
     def share(self, source_id: str, request_id: str, num_blocks: int) -> None:
@@ -64,18 +150,33 @@ class KVCacheManager:
         self.pool.share(block_ids)
         self._append(request_id, block_ids)
 
-    def commit(self, request_id: str, num_computed_tokens: int, num_new_tokens: int) -> None:
-        """Record that the last `num_new_tokens` of the first `num_computed_tokens` were just written."""
+    def commit(
+        self,
+        request_id: str,
+        num_computed_tokens: int,
+        num_new_tokens: int,
+        token_ids: Sequence[int] = (),
+        cache_salt: str = "",
+    ) -> None:
+        """Record that the last `num_new_tokens` of the first `num_computed_tokens` were just written.
+
+        token_ids: of the whole context; with prefix caching, blocks that are full can be found from now on.
+        """
         block_size = self.pool.block_size
         table = self._tables[request_id]
         first = (num_computed_tokens - num_new_tokens) // block_size
         for index in range(first, self.blocks_for(num_computed_tokens)):
-            self.pool.set_filled(table[index], min(block_size, num_computed_tokens - index * block_size))
+            filled = min(block_size, num_computed_tokens - index * block_size)
+            self.pool.set_filled(table[index], filled)
+            if filled == block_size and self.enable_prefix_caching:
+                key = self._key(request_id, index, token_ids, cache_salt)
+                self._keys[request_id][index] = self.pool.remember(table[index], key)
 
     def truncate(self, request_id: str, num_tokens: int) -> None:
         """Give back the blocks behind the first `num_tokens` tokens and forget the slots behind them."""
         table = self._tables[request_id]
         keep = self.blocks_for(num_tokens)
+        del self._keys.get(request_id, [])[num_tokens // self.pool.block_size :]
         self._release(request_id, table[keep:])
         del table[keep:]
         if keep:
@@ -84,6 +185,7 @@ class KVCacheManager:
 
     def free(self, request_id: str) -> int:
         """Give back all blocks of the request; one without blocks is fine. Return how many."""
+        self._keys.pop(request_id, None)
         table = self._tables.pop(request_id, [])
         self._release(request_id, table)
         return len(table)
@@ -109,14 +211,15 @@ class KVCacheManager:
 
     def block_state(self, block_id: int) -> BlockState:
         """Return what a view may know of one physical block."""
-        owner = next(iter(self._owners.get(block_id, ())), None)
+        owners = self.owners(block_id)
         return BlockState(
             block_id=block_id,
             status=self.pool.status(block_id),
             ref_count=self.pool.ref_count(block_id),
             num_filled=self.pool.num_filled(block_id),
-            request_id=owner,
-            logical_index=-1 if owner is None else self._tables[owner].index(block_id),
+            request_ids=owners,
+            # The same for all: blocks are shared from the beginning of a context on.
+            logical_index=self._tables[owners[0]].index(block_id) if owners else -1,
         )
 
     def take_changes(self) -> tuple[BlockState, ...]:

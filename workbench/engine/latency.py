@@ -28,7 +28,9 @@ class RequestLatency:
         self._token_times_s.append(now_s)
         self._num_output_tokens += count
 
-    def finish(self, now_s: float, num_prompt_tokens: int, num_preemptions: int) -> RequestMetrics:
+    def finish(
+        self, now_s: float, num_prompt_tokens: int, num_preemptions: int, num_cached_tokens: int
+    ) -> RequestMetrics:
         """Return the latencies of the request, which ends now."""
         times = self._token_times_s
         gaps = sorted(after - before for before, after in pairwise(times))
@@ -45,6 +47,7 @@ class RequestLatency:
             num_prompt_tokens=num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
             num_preemptions=num_preemptions,
+            num_cached_tokens=num_cached_tokens,
         )
 
 

@@ -24,6 +24,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """The bad words of the parameters as token sequences."""
     priority: int = 0
     """Lower runs first, where the scheduling policy looks at it."""
+    cache_salt: str = ""
+    """Requests with different salts never share cached blocks."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -37,6 +39,7 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True):
 
     max_num_batched_tokens: int
     max_num_seqs: int
+    enable_prefix_caching: bool
 
 
 Command = Submit | Abort | SetLimits

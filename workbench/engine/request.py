@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from workbench.engine.kv_cache_manager import PrefixMatch
 from workbench.engine.messages import TokenLogprobs
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import FinishReason, RequestStatus
@@ -43,6 +44,7 @@ class Request:
         priority: int = 0,
         text: TextStream | None = None,
         bad_word_ids: Sequence[Sequence[int]] = (),
+        cache_salt: str = "",
     ) -> None:
         """`arrival_index` orders requests; `seed` drives sampling when the parameters give none."""
         self.request_id = request_id
@@ -53,6 +55,12 @@ class Request:
         self.priority = priority
         self.text = text
         self.bad_word_ids = tuple(tuple(word) for word in bad_word_ids)
+        self.cache_salt = cache_salt
+        """Requests with different salts never share cached blocks."""
+        self.cache: PrefixMatch | None = None
+        """What was found in the cache at the last admission."""
+        self.num_cached_prompt_tokens = 0
+        """Prompt tokens that were found in the cache at the first admission."""
         self.prompt_logprobs: list[TokenLogprobs] = []
         """Of prompt tokens 1, 2, …, as far as they are computed; kept through preemptions."""
         self.status = RequestStatus.WAITING

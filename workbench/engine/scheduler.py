@@ -3,6 +3,7 @@
 Running requests are served first, in order of arrival; what is left of the token budget admits
 waiting ones. A prompt longer than the budget is computed in chunks beside everyone's decode
 (continuous batching as in Orca, OSDI 2022; chunked prefill as in Sarathi-Serve, arXiv 2403.02310).
+A context begins with the blocks that the cache holds of it; they need not be computed.
 When blocks run out, the policy names a victim, whose blocks are freed and whose whole context,
 prompt and output, is computed again later (arXiv 2309.06180, section 4.5).
 
@@ -16,14 +17,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.kv_cache_manager import KVCacheManager, PrefixMatch
 from workbench.engine.messages import TokenLogprobs
 from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.request import Request
 from workbench.engine.row_rules import RowRules
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.errors import KVCacheExhaustedError
-from workbench.telemetry.records import Decision, Explanation, FinishReason, Reason, RequestStatus
+from workbench.telemetry.records import CacheMiss, Decision, Explanation, FinishReason, Reason, RequestStatus
 
 MAX_EXPLAINED_WAITING = 32
 """Explanations per step for requests that merely stand behind the head of the queue."""
@@ -46,6 +47,8 @@ class _Plan:
     shares: dict[str, int] = field(default_factory=dict)
     explanations: list[Explanation] = field(default_factory=list)
     num_preempted: int = 0
+    num_looked_up_tokens: int = 0
+    num_cached_tokens: int = 0
     failed: list[Request] = field(default_factory=list)
 
     def explain(
@@ -123,6 +126,8 @@ class Scheduler:
             scheduled=tuple(self._share_of(request, plan) for request in self.running if self._is_in(request, plan)),
             max_num_batched_tokens=self.max_num_batched_tokens,
             explanations=tuple(plan.explanations),
+            num_looked_up_tokens=plan.num_looked_up_tokens,
+            num_cached_tokens=plan.num_cached_tokens,
         )
 
     def _serve_running(self, plan: _Plan) -> None:
@@ -198,12 +203,17 @@ class Scheduler:
             if not self._may_admit(plan, head):
                 break
             decision = Decision.RESUMED if head.status is RequestStatus.PREEMPTED else Decision.ADMITTED
+            match = self._match(head)
+            needed, free = self.kv_cache.blocks_for(head.num_tokens), self.kv_cache.num_free_blocks
+            allocated = self.kv_cache.allocate(head.request_id, head.num_tokens, match)
+            assert allocated
+            self._begin_at(plan, head, match)
             wanted = head.num_missing_tokens
             tokens = min(wanted, plan.budget)
-            needed, free = self.kv_cache.blocks_for(head.num_tokens), self.kv_cache.num_free_blocks
-            plan.explain(head, decision, Reason.ROOM, needed_blocks=needed, free_blocks=free, tokens=tokens)
-            allocated = self.kv_cache.allocate(head.request_id, head.num_tokens)
-            assert allocated
+            cached = {"cached_tokens": match.num_tokens} if match.num_tokens else {}
+            plan.explain(
+                head, decision, Reason.ROOM, None, needed_blocks=needed, free_blocks=free, tokens=tokens, **cached
+            )
             self.waiting.pop(0)
             self.running.append(head)
             head.status = RequestStatus.RUNNING
@@ -227,10 +237,28 @@ class Scheduler:
         if needed > self.kv_cache.pool.num_blocks:
             self._fail_too_large(plan, head, head.num_tokens)
             return bool(self.waiting) and self._may_admit(plan, self.waiting[0])
-        if needed > free:
+        match = self._match(head)
+        if not self.kv_cache.can_allocate(head.request_id, head.num_tokens, match):
+            needed, free = needed - len(match.block_ids), free - match.num_cached_blocks
             plan.explain(head, Decision.DEFERRED, Reason.NO_FREE_BLOCKS, needed_blocks=needed, free_blocks=free)
             return False
         return True
+
+    def _match(self, request: Request) -> PrefixMatch:
+        """Look the beginning of a waiting request's context up in the cache."""
+        if request.sampling_params.prompt_logprobs is not None and self.kv_cache.enable_prefix_caching:
+            return PrefixMatch(miss=CacheMiss.BYPASSED)
+        return self.kv_cache.match(request.request_id, request.token_ids, request.cache_salt)
+
+    def _begin_at(self, plan: _Plan, request: Request, match: PrefixMatch) -> None:
+        """Count what was found in the cache as computed."""
+        request.num_computed_tokens = match.num_tokens
+        request.cache = match
+        if request.num_preemptions == 0:
+            request.num_cached_prompt_tokens = match.num_tokens
+        if self.kv_cache.enable_prefix_caching:
+            plan.num_looked_up_tokens += request.num_tokens
+            plan.num_cached_tokens += match.num_tokens
 
     def _explain_budget(self, plan: _Plan, request: Request, decision: Decision, tokens: int, wanted: int) -> None:
         budget = self.max_num_batched_tokens
@@ -299,7 +327,13 @@ class Scheduler:
             if request.num_computed_tokens != item.start_position:
                 continue  # preempted and admitted again: this is a result of its former life
             request.num_computed_tokens += item.num_tokens
-            self.kv_cache.commit(request.request_id, request.num_computed_tokens, item.num_tokens)
+            self.kv_cache.commit(
+                request.request_id,
+                request.num_computed_tokens,
+                item.num_tokens,
+                request.token_ids,
+                request.cache_salt,
+            )
             request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
             if item.samples:
                 appended = self._append(request, output.token_ids[request.request_id])

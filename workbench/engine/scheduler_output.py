@@ -53,6 +53,10 @@ class SchedulerOutput:
     scheduled: tuple[ScheduledRequest, ...]
     max_num_batched_tokens: int
     explanations: tuple[Explanation, ...] = ()
+    num_looked_up_tokens: int = 0
+    """Tokens of the contexts that were admitted, while prefix caching is on."""
+    num_cached_tokens: int = 0
+    """Those of them that were found in the cache."""
 
     @property
     def num_tokens(self) -> int:

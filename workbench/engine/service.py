@@ -133,6 +133,7 @@ class EngineService:
         on_event: Listener,
         request_id: str | None = None,
         priority: int = 0,
+        cache_salt: str = "",
     ) -> str:
         """Queue a request and return its id.
 
@@ -143,6 +144,7 @@ class EngineService:
                 the engine thread.
             request_id: a name of one's own; it must not be in use.
             priority: lower runs first, where the scheduling policy looks at it.
+            cache_salt: requests with different salts never share cached blocks.
 
         Raises:
             RequestRejectedError: it can never be served, or too many requests are open.
@@ -158,7 +160,7 @@ class EngineService:
             check_room_in_queue(len(self._listeners), self.config.max_num_seqs + self.config.max_num_waiting)
             name = self._name(request_id)
             self._listeners[name] = on_event
-            self._put(Submit(name, prompt_token_ids, params, time.monotonic(), bad_word_ids, priority))
+            self._put(Submit(name, prompt_token_ids, params, time.monotonic(), bad_word_ids, priority, cache_salt))
         return name
 
     def stream(self, prompt: str | Sequence[int], params: SamplingParams, request_id: str | None = None) -> EventStream:
@@ -182,14 +184,15 @@ class EngineService:
 
     # ------------------------------------------------------------------------------ settings
 
-    def set_limits(self, max_num_batched_tokens: int, max_num_seqs: int) -> None:
-        """Change the live settings; they hold from the next step on.
+    def set_limits(self, **live: Any) -> None:
+        """Change some of the live settings (`workbench.config.LIVE_FIELDS`); they hold from the next step on.
 
         Raises:
             ConfigurationError: a value is out of range.
         """
-        limits = replace(self.config, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
-        self._put(SetLimits(limits.max_num_batched_tokens, limits.max_num_seqs))
+        assert live.keys() <= LIVE_FIELDS, f"{live.keys() - LIVE_FIELDS} need a reload"
+        config = replace(self.config, **live)
+        self._put(SetLimits(**{name: getattr(config, name) for name in LIVE_FIELDS}))
 
     def reload(self, config: EngineConfig, drain_s: float = 30.0) -> None:
         """Take over a new configuration; blocks until it is in force.
@@ -203,7 +206,7 @@ class EngineService:
         """
         changed = {f.name for f in fields(config) if getattr(config, f.name) != getattr(self.config, f.name)}
         if changed <= LIVE_FIELDS and self._status.state is ServiceState.READY:
-            self.set_limits(config.max_num_batched_tokens, config.max_num_seqs)
+            self.set_limits(**{name: getattr(config, name) for name in LIVE_FIELDS})
             return
         future: Future[None] = Future()
         self._put(Reload(config, drain_s, future))

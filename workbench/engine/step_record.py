@@ -62,6 +62,8 @@ def build_step_record(
         block_changes=scheduler.kv_cache.take_changes(),
         explanations=plan.explanations,
         epoch=epoch,
+        num_looked_up_tokens=plan.num_looked_up_tokens,
+        num_cached_tokens=plan.num_cached_tokens,
     )
 
 
@@ -83,6 +85,9 @@ def _request_states(
             num_preemptions=request.num_preemptions,
             arrival_time_s=request.arrival_time_s,
             finish_reason=request.finish_reason,
+            num_cached_tokens=request.cache.num_tokens if request.cache is not None else 0,
+            cache_miss=request.cache.miss if request.cache is not None else None,
+            differs_at=request.cache.differs_at if request.cache is not None else None,
         )
         for request in requests
     )

@@ -163,7 +163,7 @@ class EngineWorker:
             case Abort():
                 self._deliver_all(core.abort(command.request_id))
             case SetLimits():
-                core.set_limits(command.max_num_batched_tokens, command.max_num_seqs)
+                core.set_limits(command)
                 self.config = replace(self.config, **msgspec.structs.asdict(command))
 
     def _call(self, call: Call) -> None:

@@ -161,7 +161,7 @@ class LiveState:
 
     def _write_block(self, block: BlockState, step_id: int) -> None:
         cell = self.blocks[block.block_id]
-        owner = self.requests.get(block.request_id) if block.request_id is not None else None
+        owner = self.requests.get(block.request_ids[0]) if block.request_ids else None
         active = block.status is BlockStatus.ACTIVE
         key = owner.key if owner is not None and active else 0
         values = (int(block.status), block.num_filled, min(block.ref_count, 0xFFFF), key, block.logical_index)

@@ -81,6 +81,21 @@ class Explanation(msgspec.Struct, frozen=True):
     """For a preemption: the request that needed the blocks."""
 
 
+class CacheMiss(enum.StrEnum):
+    """Why a context's cached beginning is no longer than it is."""
+
+    DISABLED = "disabled"
+    """Prefix caching is off."""
+    BYPASSED = "bypassed"
+    """The request wants logprobs of its prompt, which have to be computed."""
+    SHORTER_THAN_BLOCK = "shorter_than_block"
+    """Only full blocks before the last token are shared."""
+    EVICTED = "evicted"
+    """It was there and had to make room."""
+    DIFFERS = "differs"
+    """No cached context goes on like this one; the number says at which token they part."""
+
+
 class BlockStatus(enum.IntEnum):
     """State of one physical block."""
 
@@ -98,10 +113,10 @@ class BlockState(msgspec.Struct, frozen=True, array_like=True):
     ref_count: int
     num_filled: int
     """Slots that hold a computed token, 0 … block_size."""
-    request_id: str | None
-    """First owner."""
+    request_ids: tuple[str, ...]
+    """Owners, the oldest first; several when the block is shared."""
     logical_index: int
-    """Position of the block in that owner's table, -1 when free."""
+    """Position of the block in its owners' tables, -1 when nobody holds it."""
 
 
 class RequestState(msgspec.Struct, frozen=True):
@@ -122,6 +137,12 @@ class RequestState(msgspec.Struct, frozen=True):
     num_preemptions: int
     arrival_time_s: float
     finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    """Tokens of its context that were found in the cache when it was last admitted."""
+    cache_miss: CacheMiss | None = None
+    """Why they are not more; None when all that could be shared was found, or before admission."""
+    differs_at: int | None = None
+    """For `CacheMiss.DIFFERS`: the first position whose token differs from what was cached."""
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -148,6 +169,10 @@ class StepRecord(msgspec.Struct, frozen=True):
     explanations: tuple[Explanation, ...]
     epoch: int = 0
     """Changes with every loaded engine, so that a reader notices a restart or a reload."""
+    num_looked_up_tokens: int = 0
+    """Tokens of the contexts that were admitted in this step, while prefix caching is on."""
+    num_cached_tokens: int = 0
+    """Those of them that were found in the cache and not computed."""
 
     @property
     def duration_s(self) -> float:
@@ -181,3 +206,5 @@ class RequestMetrics(msgspec.Struct, frozen=True):
     num_prompt_tokens: int
     num_output_tokens: int
     num_preemptions: int
+    num_cached_tokens: int = 0
+    """Prompt tokens that were found in the cache when the request was first admitted."""

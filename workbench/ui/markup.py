@@ -101,13 +101,17 @@ def figures(stats: AnswerStats, end: str, mark: Callable[[str], str] = str) -> l
         f"TTFT {mark(numbers.milliseconds(stats.ttft_s))}",
         f"ITL p50 {mark(itl_p50)} / p95 {mark(itl_p95)}",
         f"{mark(numbers.rate(stats.tokens_per_s))} tok/s",
-        f"prompt {mark(numbers.count(stats.num_prompt_tokens))}",
+        f"prompt {mark(numbers.count(stats.num_prompt_tokens))}{_cached(stats, mark)}",
     ]
     if stats.num_output_tokens:
         parts.append(f"{mark(numbers.count(stats.num_output_tokens))} out")
     if stats.num_preemptions:
         parts.append(f"preempted {mark(str(stats.num_preemptions))}×")
     return [*parts, end if stats.finish_reason is None else stats.finish_reason.value]
+
+
+def _cached(stats: AnswerStats, mark: Callable[[str], str]) -> str:
+    return f" ({mark(numbers.count(stats.num_cached_tokens))} cached)" if stats.num_cached_tokens else ""
 
 
 def error_note(error: ChatError) -> str:

@@ -10,7 +10,7 @@ from workbench.config import LIVE_FIELDS, EngineConfig
 from workbench.engine.service import EngineService
 from workbench.errors import ConfigurationError
 
-ENGINE_FIELDS: Final = ("block_size", "num_blocks", "max_num_batched_tokens", "max_num_seqs")
+ENGINE_FIELDS: Final = ("block_size", "num_blocks", "max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching")
 """Engine settings in the sidebar, in the order of its controls."""
 RELOAD_DRAIN_S: Final = 30.0
 
@@ -37,7 +37,7 @@ class EngineChanges:
         return f"Apply ({count} change{'s' if count > 1 else ''}, {how})"
 
 
-def current_engine_values(service: EngineService) -> dict[str, int | None]:
+def current_engine_values(service: EngineService) -> dict[str, Any]:
     """Return the running engine's values of the sidebar's settings; None where it is not known yet."""
     config = service.config
     values = {name: getattr(config, name) for name in ENGINE_FIELDS}
@@ -50,9 +50,12 @@ def engine_changes(service: EngineService, *wanted: float | str | None) -> Engin
     """Compare the sidebar's values, in the order of `ENGINE_FIELDS`, with the running engine's."""
     current = current_engine_values(service)
     given = dict(zip(ENGINE_FIELDS, wanted, strict=True))
-    return EngineChanges(
-        {name: int(value) for name, value in given.items() if value not in (None, "") and int(value) != current[name]}
-    )
+    typed = {
+        name: bool(value) if isinstance(value, bool) else int(value)
+        for name, value in given.items()
+        if value not in (None, "")
+    }
+    return EngineChanges({name: value for name, value in typed.items() if value != current[name]})
 
 
 def apply_changes(service: EngineService, changes: EngineChanges) -> EngineConfig:
@@ -68,7 +71,7 @@ def apply_changes(service: EngineService, changes: EngineChanges) -> EngineConfi
     if changes.needs_reload:
         service.reload(config, drain_s=RELOAD_DRAIN_S)
     elif changes.values:
-        service.set_limits(config.max_num_batched_tokens, config.max_num_seqs)
+        service.set_limits(**changes.values)
     return config
 
 

@@ -113,6 +113,12 @@ def _engine_section(service: EngineService) -> list[Any]:
                     ("max_num_seqs", "Max sequences"),
                 )
             ),
+            gr.Checkbox(
+                current["enable_prefix_caching"],
+                label="Prefix cache",
+                elem_classes=["wb-check", "wb-full", _tag("enable_prefix_caching")],
+                elem_id="wb-enable-prefix-caching",
+            ),
         ]
 
 

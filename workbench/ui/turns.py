@@ -23,6 +23,8 @@ class AnswerStats:
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None
     """None while the answer streams."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that were found in the prefix cache."""
 
     @classmethod
     def from_metrics(cls, metrics: RequestMetrics, finish_reason: FinishReason) -> AnswerStats:
@@ -33,6 +35,7 @@ class AnswerStats:
             itl_p95_s=metrics.itl_p95_s,
             tokens_per_s=1 / metrics.tpot_s if metrics.tpot_s else None,
             num_prompt_tokens=metrics.num_prompt_tokens,
+            num_cached_tokens=metrics.num_cached_tokens,
             num_output_tokens=metrics.num_output_tokens,
             num_preemptions=metrics.num_preemptions,
             finish_reason=finish_reason,
