@@ -19,13 +19,17 @@ from workbench.models.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
-SINGLES = (Setting(False, 8, 2048, False), Setting(False, 16, 16, False), Setting(False, 32, 2048, False))
+SINGLES = (
+    Setting(False, 8, 2048, False, True),
+    Setting(False, 16, 16, False, False),
+    Setting(False, 32, 2048, False, False),
+)
 """One by one is slow, so these share the prompts among them."""
 BATCHES = (
-    Setting(True, 8, 16, True),
-    Setting(True, 16, 2048, True),
-    Setting(True, 32, 16, True),
-    Setting(True, 16, 2048, False),
+    Setting(True, 8, 16, True, False),
+    Setting(True, 16, 2048, True, True),
+    Setting(True, 32, 16, True, True),
+    Setting(True, 16, 2048, False, False),
 )
 
 
@@ -66,7 +70,8 @@ def test_answers_equal_the_reference_when_asked_one_by_one(index: int, golden: G
     result = run_setting(SINGLES[index], cases)
 
     assert result.mismatches == []
-    assert result.num_positions == NUM_NEW_TOKENS * len(cases)
+    assert result.num_positions == NUM_NEW_TOKENS * len(cases) * (2 if SINGLES[index].has_prefix_cache else 1)
+    assert (result.num_cached_tokens > 0) == SINGLES[index].has_prefix_cache
     assert len(result.ties) <= MAX_TIE_FRACTION * result.num_positions
 
 
@@ -75,7 +80,8 @@ def test_answers_equal_the_reference_when_batched(setting: Setting, golden: Gold
     result = run_setting(setting, golden.cases)
 
     assert result.mismatches == []
-    assert result.num_positions == NUM_NEW_TOKENS * 16
+    assert result.num_positions == NUM_NEW_TOKENS * 16 * (2 if setting.has_prefix_cache else 1)
+    assert (result.num_cached_tokens > 0) == setting.has_prefix_cache
     assert len(result.ties) <= MAX_TIE_FRACTION * result.num_positions
     assert (result.num_preemptions > 0) == setting.has_small_pool
 

@@ -46,14 +46,14 @@ def test_token_tied_at_another_position_is_a_mismatch():
     assert outcome([10, 22, 12, 13]).mismatches == ["p@1: 22 instead of 11"]
 
 
-def test_full_product_has_18_settings_and_small_pools_only_in_batches():
-    assert len(ALL_SETTINGS) == 18
-    assert len({str(setting) for setting in ALL_SETTINGS}) == 18
-    assert sum(setting.has_small_pool for setting in ALL_SETTINGS) == 6
+def test_full_product_has_36_settings_and_small_pools_only_in_batches():
+    assert len(ALL_SETTINGS) == 36
+    assert len({str(setting) for setting in ALL_SETTINGS}) == 36
+    assert sum(setting.has_small_pool for setting in ALL_SETTINGS) == 12
 
 
 def test_small_pool_holds_the_longest_request_and_two_blocks_more():
-    setting = Setting(is_batched=True, block_size=8, max_num_batched_tokens=16, has_small_pool=True)
+    setting = Setting(True, 8, 16, has_small_pool=True, has_prefix_cache=False)
     long_case = GoldenCase("q", tuple(range(20)), CASE.answer)
 
     assert setting.engine_fields([CASE, long_case])["num_blocks"] == 5

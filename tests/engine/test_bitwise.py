@@ -53,7 +53,7 @@ def logits_of(loaded, prompts, num_threads=2, **settings):
     for index, prompt in enumerate(prompts):
         core.submit(Submit(f"r{index}", tuple(prompt), params, 0.0), seed=0)
     rows = defaultdict(list)
-    preemptions = 0
+    preemptions = cached = 0
     with torch.inference_mode():
         while core.scheduler.has_work:
             outcome = core.step()
@@ -63,7 +63,8 @@ def logits_of(loaded, prompts, num_threads=2, **settings):
                 for request_id, row in zip(sampled, recording.rows.pop(), strict=True):
                     rows[request_id].append(row)
             preemptions += sum(e.decision == "preempted" for e in outcome.record.explanations)
-    return [torch.stack(rows[f"r{index}"]) for index in range(len(prompts))], preemptions
+            cached += outcome.record.num_cached_tokens
+    return [torch.stack(rows[f"r{index}"]) for index in range(len(prompts))], preemptions, cached
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +90,26 @@ def alone(loaded, prompts):
     ],
 )
 def test_logits_are_bitwise_the_same_alone_and_in_any_batch(loaded, prompts, alone, settings):
-    together, _ = logits_of(loaded, prompts, **settings)
+    together, _, _ = logits_of(loaded, prompts, **settings)
 
     for index, expected in enumerate(alone):
         assert torch.equal(together[index], expected), f"prompt {index} of {len(prompts[index])} tokens"
 
 
 def test_logits_are_bitwise_the_same_after_a_preemption(loaded, prompts, alone):
-    together, preemptions = logits_of(loaded, [prompts[0], prompts[3]], num_blocks=13)
+    together, preemptions, _ = logits_of(loaded, [prompts[0], prompts[3]], num_blocks=13)
 
     assert preemptions > 0
     assert torch.equal(together[0], alone[0])
     assert torch.equal(together[1], alone[3])
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 16}])
+def test_logits_after_a_cache_hit_are_bitwise_those_without(loaded, prompts, alone, settings):
+    """Each prompt twice in one engine: the second time most of it is found, not computed."""
+    together, _, cached = logits_of(loaded, [*prompts, *prompts], max_num_seqs=5, **settings)
+
+    # The whole blocks before the last token: 8, 2, 3 and 1 of them.
+    assert cached >= 16 * (8 + 2 + 3 + 1)
+    for index, expected in enumerate([*alone, *alone]):
+        assert torch.equal(together[index], expected), f"prompt {index}"

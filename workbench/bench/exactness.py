@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from workbench.bench.command_line import log
 from workbench.bench.report import Report, describe_environment
@@ -45,14 +45,21 @@ class Setting:
     max_num_batched_tokens: int
     has_small_pool: bool
     """A pool that holds little more than the longest request, so that others are preempted."""
+    has_prefix_cache: bool
+    """Every prompt is sent twice, the second time to a cache that holds its blocks unless they were evicted."""
 
     def __str__(self) -> str:
         parts = ("batch" if self.is_batched else "single", f"block{self.block_size}")
-        return "-".join((*parts, f"budget{self.max_num_batched_tokens}", "small" if self.has_small_pool else "ample"))
+        pool, cache = "small" if self.has_small_pool else "ample", "cache" if self.has_prefix_cache else "nocache"
+        return "-".join((*parts, f"budget{self.max_num_batched_tokens}", cache, pool))
 
-    def engine_fields(self, cases: Sequence[GoldenCase]) -> dict[str, int]:
+    def engine_fields(self, cases: Sequence[GoldenCase]) -> dict[str, Any]:
         """Return the EngineConfig fields of this setting."""
-        fields = {"block_size": self.block_size, "max_num_batched_tokens": self.max_num_batched_tokens}
+        fields: dict[str, Any] = {
+            "block_size": self.block_size,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "enable_prefix_caching": self.has_prefix_cache,
+        }
         if self.has_small_pool:
             longest = max(len(case.prompt_token_ids) + len(case.answer.token_ids) for case in cases)
             fields["num_blocks"] = -(-longest // self.block_size) + SPARE_BLOCKS
@@ -60,9 +67,9 @@ class Setting:
 
 
 ALL_SETTINGS: Final = tuple(
-    Setting(is_batched, block_size, budget, has_small_pool)
-    for is_batched, block_size, budget, has_small_pool in itertools.product(
-        (False, True), BLOCK_SIZES, TOKEN_BUDGETS, (False, True)
+    Setting(is_batched, block_size, budget, has_small_pool, has_prefix_cache)
+    for is_batched, block_size, budget, has_small_pool, has_prefix_cache in itertools.product(
+        (False, True), BLOCK_SIZES, TOKEN_BUDGETS, (False, True), (False, True)
     )
     if is_batched or not has_small_pool  # a request alone is never preempted
 )
@@ -74,6 +81,8 @@ class Comparison:
 
     num_positions: int = 0
     num_preemptions: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens that were found in the cache and not computed."""
     ties: list[str] = field(default_factory=list)
     """Positions where the engine took the other token of a tie: `prompt@position`."""
     mismatches: list[str] = field(default_factory=list)
@@ -107,7 +116,7 @@ def run(args: argparse.Namespace) -> Report:
         results[str(setting)] = result = run_setting(setting, golden.cases)
         log(
             f"{number}/{len(settings)} {setting}: {result.num_positions} tokens, {len(result.mismatches)} wrong, "
-            f"{len(result.ties)} ties, {result.num_preemptions} preemptions"
+            f"{len(result.ties)} ties, {result.num_preemptions} preemptions, {result.num_cached_tokens} cached"
         )
         for line in (*result.mismatches, *result.ties):
             log(f"    {line}")
@@ -142,7 +151,7 @@ def run_setting(setting: Setting, cases: Sequence[GoldenCase]) -> Comparison:
             return _generate(llm, [context], num_tokens, comparison)[0]
 
         batches = [cases] if setting.is_batched else [[case] for case in cases]
-        for batch in batches:
+        for batch in batches * (2 if setting.has_prefix_cache else 1):
             answers = _generate(llm, [case.prompt_token_ids for case in batch], NUM_NEW_TOKENS, comparison)
             for case, answer in zip(batch, answers, strict=True):
                 compare(case, answer, continue_from, comparison)
@@ -153,6 +162,7 @@ def _generate(llm: LLM, prompts: Sequence[Sequence[int]], max_tokens: int, compa
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
     outputs = llm.generate([list(prompt) for prompt in prompts], params)
     comparison.num_preemptions += sum(output.metrics.num_preemptions for output in outputs)
+    comparison.num_cached_tokens += sum(output.metrics.num_cached_tokens for output in outputs)
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 

@@ -11,7 +11,7 @@ from workbench.errors import WorkbenchError
 from workbench.ui.notes import note
 from workbench.ui.preset_store import PresetStore, is_local
 from workbench.ui.sampling_form import sampling_params
-from workbench.ui.settings import ENGINE_FIELDS
+from workbench.ui.settings import ENGINE_FIELDS, typed_values
 
 
 def build_preset_saver(
@@ -59,7 +59,7 @@ def build_preset_saver(
 
 def engine_settings(base: Any, wanted: Any) -> dict[str, Any]:
     """Return a preset's engine settings with those of the sidebar on top; a field left empty keeps its value."""
-    shown = {name: int(value) for name, value in zip(ENGINE_FIELDS, wanted, strict=True) if value not in (None, "")}
+    shown = typed_values(wanted)
     settings = dict(base)
     if "num_blocks" in shown:  # both size the pool
         settings.pop("kv_cache_bytes", None)

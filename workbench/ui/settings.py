@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,13 +50,14 @@ def current_engine_values(service: EngineService) -> dict[str, Any]:
 def engine_changes(service: EngineService, *wanted: float | str | None) -> EngineChanges:
     """Compare the sidebar's values, in the order of `ENGINE_FIELDS`, with the running engine's."""
     current = current_engine_values(service)
-    given = dict(zip(ENGINE_FIELDS, wanted, strict=True))
-    typed = {
-        name: bool(value) if isinstance(value, bool) else int(value)
-        for name, value in given.items()
-        if value not in (None, "")
-    }
+    typed = typed_values(wanted)
     return EngineChanges({name: value for name, value in typed.items() if value != current[name]})
+
+
+def typed_values(wanted: Sequence[float | str | bool | None]) -> dict[str, int | bool]:
+    """Return the sidebar's values by field, in the order of `ENGINE_FIELDS`; fields left empty are not there."""
+    given = dict(zip(ENGINE_FIELDS, wanted, strict=True))
+    return {n: v if isinstance(v, bool) else int(v) for n, v in given.items() if v is not None and v != ""}
 
 
 def apply_changes(service: EngineService, changes: EngineChanges) -> EngineConfig:

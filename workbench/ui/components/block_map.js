@@ -45,7 +45,10 @@
     drawEmpty(view) {
       const isLoaded = view.numBlocks > 0;
       this.parts.empty.hidden = isLoaded && view.requests.size > 0;
-      const text = isLoaded ? "No requests yet. Send a message or add 8 background requests." : "The block map appears when the model is loaded.";
+      const rest = view.status.includes(wb.store.CACHED)
+        ? "No requests now. Hatched blocks keep what earlier ones computed, for whoever begins alike."
+        : "No requests yet. Send a message or add 8 background requests.";
+      const text = isLoaded ? rest : "The block map appears when the model is loaded.";
       wb.dom.setText(this.parts.empty, text);
       this.parts.map.hidden = !isLoaded;
     }
