@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import fastapi
@@ -15,6 +16,7 @@ from playwright.sync_api import Page
 from tests.browser.conftest import RunningServer, WatchedPage
 from tests.server.fake_service import FakeService
 from workbench.engine.service import EngineService
+from workbench.engine.worker import Pause
 from workbench.sampling_params import SamplingParams
 from workbench.server.live import build_live_router
 from workbench.telemetry.records import BlockStatus, PoolSnapshot, StepRecord
@@ -191,13 +193,14 @@ def submit_random(service: EngineService, rng: random.Random, num_requests: int)
 
 
 def run_steps(service: EngineService, num_steps: int) -> None:
-    """Let the held engine go on for at least so many steps, and hold it again."""
+    """Let the held engine go on for exactly so many steps, and hold it again."""
     reached = threading.Event()
     seen: list[StepRecord] = []
 
     def count(record: StepRecord) -> None:
         seen.append(record)
-        if len(seen) >= num_steps:
+        if len(seen) == num_steps:
+            service._put(Pause(True, Future()))  # from the engine's own thread, which takes it before the next step
             reached.set()
 
     unsubscribe = service.subscribe(count)
