@@ -16,32 +16,38 @@ from kernels.cpu.scalar import address_of, next_task
 from kernels.cpu.tile import PARTIAL, TALL_ROWS, TALL_VECTORS, WIDE_ROWS, WIDE_VECTORS, multiply_tile
 from kernels.cpu.vector_code import LANES
 
-TASK_WEIGHT_BYTES: Final = 128 * 1024
-"""Bytes of weights in one task: large against the cost of taking a task, small against the whole."""
+COUNTER_STRIDE: Final = 8
+"""int64 from one thread's counter to the next: a cache line, so that counting does not disturb the others."""
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def linear(x, panels, out, num_threads):  # type: ignore[no-untyped-def]
-    """Fill out [T, out] with x [T, in] times the weight [out, in], given in panels, transposed. All float32."""
-    num_outputs, size = panels.shape
-    tile_outputs = WIDE_VECTORS * TALL_VECTORS * LANES
-    outputs_per_task = max(1, TASK_WEIGHT_BYTES // (4 * size * tile_outputs)) * tile_outputs
-    num_tasks = (num_outputs + outputs_per_task - 1) // outputs_per_task
-    counter = np.zeros(1, np.int64)
-    for _ in prange(num_threads):
-        task = next_task(counter)
-        while task < num_tasks:
-            first = task * outputs_per_task
-            _linear_task(x, panels, out, first, min(first + outputs_per_task, num_outputs))
-            task = next_task(counter)
+    """Fill out [T, out] with x [T, in] times the weight [out, in], given in panels, transposed. All float32.
+
+    Each thread has a stretch of the weight, which it reads from front to back, one tile after the
+    other: memory likes long streams. Who is done helps where tiles are left.
+    """
+    num_outputs = panels.shape[0]
+    most_vectors, most_rows = _tile_shape(x.shape[0])
+    tile_outputs = most_vectors * LANES
+    num_tiles = (num_outputs + tile_outputs - 1) // tile_outputs
+    counters = np.zeros(num_threads * COUNTER_STRIDE, np.int64)
+    for thread in prange(num_threads):
+        for step in range(num_threads):
+            owner = (thread + step) % num_threads
+            first, last = owner * num_tiles // num_threads, (owner + 1) * num_tiles // num_threads
+            tile = first + next_task(counters, owner * COUNTER_STRIDE)
+            while tile < last:
+                _linear_tile(x, panels, out, tile * tile_outputs, most_vectors, most_rows)
+                tile = first + next_task(counters, owner * COUNTER_STRIDE)
 
 
 @njit(nogil=True, cache=True)
-def _linear_task(x, panels, out, first, last):  # type: ignore[no-untyped-def]
-    """Fill out[:, first:last]; first is a multiple of LANES."""
+def _linear_tile(x, panels, out, first, most_vectors, most_rows):  # type: ignore[no-untyped-def]
+    """Fill out[:, first : first + most_vectors * LANES], as far as there are outputs; first is a multiple of LANES."""
     num_rows, size = x.shape
     num_outputs = panels.shape[0]
-    most_vectors, most_rows = _tile_shape(num_rows)
+    last = min(first + most_vectors * LANES, num_outputs)
     num_groups = (num_rows + most_rows - 1) // most_rows
     output = first
     while output < last:

@@ -99,7 +99,7 @@ def _attend_by_tokens(  # type: ignore[no-untyped-def]
         total, part = np.empty((most_rows, head_size), np.float32), np.empty((most_rows, head_size), np.float32)
         total_largest, total_sum = np.empty(most_rows, np.float32), np.empty(most_rows, np.float32)
         largest, sums = np.empty(most_rows, np.float32), np.empty(most_rows, np.float32)
-        task = next_task(counter)
+        task = next_task(counter, 0)
         while task < groups.shape[0]:
             token, num_tokens = groups[task, 0], groups[task, 1]
             table, position = block_tables[groups[task, 2]], positions[token]
@@ -130,7 +130,7 @@ def _attend_by_tokens(  # type: ignore[no-untyped-def]
                 for row in range(rows):
                     place = out[token + row // heads_per_kv, head * heads_per_kv + row % heads_per_kv]
                     _divide(total[row], total_sum[row], place)
-            task = next_task(counter)
+            task = next_task(counter, 0)
 
 
 @njit(nogil=True, cache=True)
@@ -160,7 +160,7 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
     counter = np.zeros(1, np.int64)
     for _ in prange(num_threads):
         scores, lanes = np.empty((heads_per_kv, CHUNK), np.float32), np.empty(SUM_LANES, np.float32)
-        task = next_task(counter)
+        task = next_task(counter, 0)
         while task < num_tasks:
             token, rest = task // (num_chunks * num_kv_heads), task % (num_chunks * num_kv_heads)
             chunk, head = rest // num_kv_heads, rest % num_kv_heads
@@ -183,7 +183,7 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
                     largest[token, chunk, first:last],
                     sums[token, chunk, first:last],
                 )
-            task = next_task(counter)
+            task = next_task(counter, 0)
     for token in range(num_tokens):
         total, total_largest, total_sum = parts[token, 0], largest[token, 0], sums[token, 0]
         for chunk in range(1, positions[token] // CHUNK + 1):

@@ -12,17 +12,18 @@ from numba.extending import intrinsic
 
 
 @intrinsic
-def next_task(typingctx: Any, counter: Any) -> Any:
-    """Return counter[0] and add one to it, atomically (counter: int64 array).
+def next_task(typingctx: Any, counters: Any, index: Any) -> Any:
+    """Return counters[index] and add one to it, atomically (counters: int64 array).
 
     Threads take the next task when they are done with their last one, so a thread that the system
     holds up delays one task, not half of the work. Who computes a task never changes its result.
     """
-    signature = types.int64(counter)
+    signature = types.int64(counters, types.int64)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.atomic_rmw("add", array.data, ir.IntType(64)(1), "monotonic")
+        place = builder.gep(array.data, [arguments[1]])
+        return builder.atomic_rmw("add", place, ir.IntType(64)(1), "monotonic")
 
     return signature, codegen
 

@@ -130,12 +130,16 @@ def define(name: str, num_arguments: int, emit: Callable[..., None]) -> Any:
 
 
 def function_of(module: Any, name: str, num_arguments: int, emit: Callable[..., None]) -> Any:
-    """Return the code as a function of this module, emitted on first use."""
+    """Return the code as a function of this module, emitted on first use.
+
+    It is never inlined: a loop in a function of its own gets the registers that it needs.
+    """
     full_name = f"workbench.{name}"
     if full_name in module.globals:
         return module.globals[full_name]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [INT] * num_arguments), full_name)
     function.linkage = "internal"
+    function.attributes.add("noinline")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     emit(Emitter(builder), *function.args)
     builder.ret_void()
