@@ -29,7 +29,7 @@ MODEL = ModelConfig(
     [
         ({"block_size": 12}, "block_size=12 is not supported: choose one of 8, 16, 32"),
         ({"dtype": "int3"}, "dtype='int3'"),
-        ({"scheduling_policy": "lifo"}, "choose one of fcfs"),
+        ({"scheduling_policy": "lifo"}, "choose one of fcfs, priority, sjf"),
         ({"kernel_backend": "cuda"}, "choose one of auto, cpu, reference"),
         ({"num_blocks": 0}, "num_blocks=0 must be a whole number of at least 1"),
         ({"max_num_batched_tokens": 0}, "at least 1"),

@@ -66,12 +66,16 @@ RULES = (
     ),
     # What it measures lies behind the door: kernels, and the engine's own step around them.
     Rule("workbench.bench.kernels", ("kernels", "workbench.engine", "workbench.models", "workbench.bench", *DOOR)),
+    # The scheduler and the memory manager alone.
+    Rule("workbench.bench.scheduler", ("workbench.engine", "workbench.bench", *DOOR), never=("torch",)),
     Rule("app", ("kernels", "workbench")),
 )
 
 TORCH_FREE = (
     "workbench.engine.request",
+    "workbench.engine.block_key",
     "workbench.engine.block_pool",
+    "workbench.engine.prefix_index",
     "workbench.engine.kv_cache_manager",
     "workbench.engine.policies",
     "workbench.engine.scheduler",

@@ -18,7 +18,8 @@ DEFAULT_MODEL: Final = "SmolLM2-135M-Instruct"
 
 BLOCK_SIZES: Final = (8, 16, 32)
 DTYPES: Final = ("float32",)
-SCHEDULING_POLICIES: Final = ("fcfs",)
+SCHEDULING_POLICIES: Final = ("fcfs", "priority", "sjf")
+ADMISSION_POLICIES: Final = ("strict", "first_fit", "best_fit")
 KERNEL_BACKENDS: Final = ("auto", "cpu", "reference")
 
 DEFAULT_KV_CACHE_BYTES: Final = 1 << 30
@@ -57,6 +58,9 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     """Keep the blocks of ended requests and begin new ones with those that hold the same tokens."""
     scheduling_policy: str = "fcfs"
+    """Who goes first: by arrival (`fcfs`), by `priority`, or who has the fewest tokens left (`sjf`)."""
+    admission_policy: str = "strict"
+    """Who may start when the first in the queue does not fit: nobody, the `first_fit` or the `best_fit`."""
     kernel_backend: str = "auto"
     """`auto` takes the compiled CPU kernels and says aloud when it cannot."""
     num_threads: int | None = None
@@ -68,6 +72,7 @@ class EngineConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("block_size", self.block_size, BLOCK_SIZES)
         _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
+        _one_of("admission_policy", self.admission_policy, ADMISSION_POLICIES)
         _one_of("kernel_backend", self.kernel_backend, KERNEL_BACKENDS)
         if not isinstance(self.enable_prefix_caching, bool):
             raise ConfigurationError(f"enable_prefix_caching={self.enable_prefix_caching!r} must be true or false")

@@ -8,6 +8,7 @@ from typing import Any
 from workbench.engine.block_pool import BlockPool
 from workbench.engine.kv_cache_manager import KVCacheManager
 from workbench.engine.policies import SchedulingPolicy
+from workbench.engine.policies.admission import AdmissionPolicy, Strict
 from workbench.engine.policies.fcfs import FirstComeFirstServed
 from workbench.engine.request import Request
 from workbench.engine.scheduler import Scheduler, StepResult
@@ -28,6 +29,7 @@ class Simulation:
         max_num_seqs: int = 8,
         max_model_len: int = 512,
         policy: SchedulingPolicy | None = None,
+        admission: AdmissionPolicy | None = None,
         **cache: Any,
     ) -> None:
         self.pool = BlockPool(num_blocks, block_size)
@@ -35,6 +37,7 @@ class Simulation:
         self.scheduler = Scheduler(
             self.kv_cache,
             policy or FirstComeFirstServed(),
+            admission or Strict(),
             max_num_batched_tokens=budget,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
@@ -46,7 +49,9 @@ class Simulation:
         self._requests: dict[str, Request] = {}
         self._num_steps = 0
 
-    def add(self, request_id: str, prompt: int | Sequence[int], cache_salt: str = "", **params: Any) -> Request:
+    def add(
+        self, request_id: str, prompt: int | Sequence[int], cache_salt: str = "", priority: int = 0, **params: Any
+    ) -> Request:
         """Queue a request; a number stands for a prompt of that many tokens 1, 2, 3, …."""
         tokens = list(range(1, prompt + 1)) if isinstance(prompt, int) else list(prompt)
         request = Request(
@@ -55,6 +60,7 @@ class Simulation:
             SamplingParams(**{"temperature": 0.0, "max_tokens": 16, **params}),
             arrival_index=len(self.computed),
             cache_salt=cache_salt,
+            priority=priority,
         )
         self.computed[request_id] = []
         self._requests[request_id] = request

@@ -186,6 +186,9 @@ class EarliestYields:
     def choose_victim(self, running):
         return min(running, key=lambda request: request.arrival_index)
 
+    def may_displace(self, running, urgent):
+        return False
+
 
 def test_trap_02_lone_request_that_outgrows_the_pool_ends_with_a_clear_error():
     sim = Simulation(num_blocks=2, block_size=8)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.engine.simulation import Simulation
+from workbench.engine.policies import POLICIES
+from workbench.engine.policies.admission import ADMISSIONS
 
 FAMILIES = ([1] * 40, [2] * 40, list(range(3, 43)))
 """Prompts begin alike within a family."""
@@ -21,25 +23,35 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 5),
         enable_prefix_caching=st.booleans(),
         has_collisions=st.booleans(),
+        policy=st.sampled_from(sorted(POLICIES)),
+        admission=st.sampled_from(sorted(ADMISSIONS)),
     )
-    def start(self, num_blocks, budget, max_num_seqs, enable_prefix_caching, has_collisions):
+    def start(self, num_blocks, budget, max_num_seqs, enable_prefix_caching, has_collisions, policy, admission):
         self.sim = Simulation(
             num_blocks=num_blocks,
             block_size=4,
             budget=budget,
             max_num_seqs=max_num_seqs,
             max_model_len=4 * num_blocks,
+            policy=POLICIES[policy](),
+            admission=ADMISSIONS[admission](),
             enable_prefix_caching=enable_prefix_caching,
             hash_function=(lambda _value: 0) if has_collisions else hash,
         )
         self.sim.token_of = lambda request_id, position: 100 + position % 3
         self.requests = {}
 
-    @rule(family=st.sampled_from(FAMILIES), length=st.integers(1, 20), own=st.integers(0, 3), output=st.integers(1, 9))
-    def submit(self, family, length, own, output):
+    @rule(
+        family=st.sampled_from(FAMILIES),
+        length=st.integers(1, 20),
+        own=st.integers(0, 3),
+        output=st.integers(1, 9),
+        priority=st.integers(-1, 2),
+    )
+    def submit(self, family, length, own, output, priority):
         name = f"r{len(self.requests)}"
         prompt = [*family[:length], *range(200, 200 + own)][: self.sim.scheduler.max_model_len - 1]
-        self.requests[name] = self.sim.add(name, prompt, max_tokens=output)
+        self.requests[name] = self.sim.add(name, prompt, max_tokens=output, priority=priority)
 
     @rule(steps=st.integers(1, 6))
     def step(self, steps):

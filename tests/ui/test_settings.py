@@ -20,12 +20,13 @@ def service() -> Any:
 @pytest.mark.parametrize(
     ("wanted", "label"),
     [
-        ((16, 100, 512, 64, True), "Apply (no changes)"),
-        ((16, None, 512, None, True), "Apply (no changes)"),
-        ((16, 100, 256, 64, True), "Apply (1 change, live)"),
-        ((16, 100, 256, 8, True), "Apply (2 changes, live)"),
-        ((16, 100, 512, 64, False), "Apply (1 change, live)"),
-        ((8, 100, 256, 64, False), "Apply (3 changes, reload)"),
+        ((16, 100, 512, 64, True, "fcfs", "strict"), "Apply (no changes)"),
+        ((16, None, 512, None, True, "fcfs", "strict"), "Apply (no changes)"),
+        ((16, 100, 256, 64, True, "fcfs", "strict"), "Apply (1 change, live)"),
+        ((16, 100, 256, 8, True, "fcfs", "strict"), "Apply (2 changes, live)"),
+        ((16, 100, 512, 64, False, "fcfs", "strict"), "Apply (1 change, live)"),
+        ((16, 100, 512, 64, True, "sjf", "best_fit"), "Apply (2 changes, reload)"),
+        ((8, 100, 256, 64, False, "fcfs", "strict"), "Apply (3 changes, reload)"),
     ],
 )
 def test_changes_are_counted_and_told_live_from_reload(wanted: Any, label: str):
@@ -34,13 +35,13 @@ def test_changes_are_counted_and_told_live_from_reload(wanted: Any, label: str):
 
 def test_apply_of_live_settings_does_not_reload():
     door = service()
-    apply_changes(door, engine_changes(door, 16, 100, 256, 8, True))
+    apply_changes(door, engine_changes(door, 16, 100, 256, 8, True, "fcfs", "strict"))
     assert (door.limits, door.reloads) == ([{"max_num_batched_tokens": 256, "max_num_seqs": 8}], [])
 
 
 def test_apply_of_other_settings_reloads_with_all_of_them():
     door = service()
-    apply_changes(door, engine_changes(door, 8, 200, 256, 64, True))
+    apply_changes(door, engine_changes(door, 8, 200, 256, 64, True, "fcfs", "strict"))
     (config,) = door.reloads
     assert (config.block_size, config.num_blocks, config.max_num_batched_tokens) == (8, 200, 256)
 
@@ -48,23 +49,23 @@ def test_apply_of_other_settings_reloads_with_all_of_them():
 def test_apply_of_a_wrong_value_is_refused_and_nothing_is_changed():
     door = service()
     with pytest.raises(ConfigurationError, match="num_blocks=-3"):
-        apply_changes(door, engine_changes(door, 16, -3, 512, 64, True))
+        apply_changes(door, engine_changes(door, 16, -3, 512, 64, True, "fcfs", "strict"))
     assert door.reloads == []
 
 
 def test_apply_note_says_whom_a_reload_interrupts():
     door = service()
     door.record(request_state("r1"), request_state("r2", RequestStatus.WAITING))
-    note = apply_note(door, engine_changes(door, 8, 100, 512, 64, True))
+    note = apply_note(door, engine_changes(door, 8, 100, 512, 64, True, "fcfs", "strict"))
     assert note.startswith("The engine reloads. 2 requests under way get 30 s to finish")
 
 
 def test_apply_note_says_that_live_changes_interrupt_nobody():
     door = service()
-    assert "nobody is interrupted" in apply_note(door, engine_changes(door, 16, 100, 256, 64, True))
-    assert apply_note(door, engine_changes(door, 16, 100, 512, 64, True)) == ""
+    assert "nobody is interrupted" in apply_note(door, engine_changes(door, 16, 100, 256, 64, True, "fcfs", "strict"))
+    assert apply_note(door, engine_changes(door, 16, 100, 512, 64, True, "fcfs", "strict")) == ""
 
 
 def test_apply_note_gives_the_error_of_a_wrong_value_beforehand():
     door = service()
-    assert "num_blocks=-3 must be" in apply_note(door, engine_changes(door, 16, -3, 512, 64, True))
+    assert "num_blocks=-3 must be" in apply_note(door, engine_changes(door, 16, -3, 512, 64, True, "fcfs", "strict"))

@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from workbench.bench import context, exactness, peers, prefix, throughput
+from workbench.bench import context, exactness, peers, prefix, scheduler, throughput
 from workbench.bench.command_line import log, reserved_stdout
 from workbench.bench.kernels import command as kernels
 from workbench.config import prepare_process
@@ -24,6 +24,7 @@ COMMANDS = {
     "context": context,
     "peers": peers,
     "prefix": prefix,
+    "scheduler": scheduler,
 }
 """To add a command: a module with `add_arguments(parser)` and `run(args) -> Report`, and a line here."""
 

@@ -20,6 +20,7 @@ from workbench.engine.limits import kv_block_bytes, resolve_max_model_len, resol
 from workbench.engine.messages import BlockDetails, Event, RequestFinished, SetLimits, Submit, TokenEvent
 from workbench.engine.model_runner import ModelRunner
 from workbench.engine.policies import POLICIES
+from workbench.engine.policies.admission import ADMISSIONS
 from workbench.engine.request import Request
 from workbench.engine.scheduler import Scheduler, StepResult
 from workbench.engine.scheduler_output import SchedulerOutput
@@ -78,6 +79,7 @@ class EngineCore:
                 extra_keys=(self.loaded.config.name, self.config.dtype),
             ),
             POLICIES[self.config.scheduling_policy](),
+            ADMISSIONS[self.config.admission_policy](),
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             max_num_seqs=self.config.max_num_seqs,
             max_model_len=self.max_model_len,

@@ -72,6 +72,10 @@ class KVCacheManager:
         """Return how many blocks the request holds."""
         return len(self._tables.get(request_id, ()))
 
+    def num_exclusive_blocks(self, request_id: str) -> int:
+        """Return how many of the request's blocks nobody else holds: so many get free with it."""
+        return sum(self.pool.ref_count(block_id) == 1 for block_id in self._tables.get(request_id, ()))
+
     def block_table(self, request_id: str) -> tuple[int, ...]:
         """Return the physical block of each logical block."""
         return tuple(self._tables.get(request_id, ()))

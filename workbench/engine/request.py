@@ -69,6 +69,8 @@ class Request:
         self.num_prompt_tokens = len(prompt_token_ids)
         self.num_computed_tokens = 0
         self.num_preemptions = 0
+        self.num_overtaken = 0
+        """How often a later request was admitted before it because it did not fit."""
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
         self.error: Exception | None = None

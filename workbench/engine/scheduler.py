@@ -1,6 +1,6 @@
 """Iteration-level scheduling: before every step, decide who computes how many tokens.
 
-Running requests are served first, in order of arrival; what is left of the token budget admits
+Running requests are served first, in the policy's order; what is left of the token budget admits
 waiting ones. A prompt longer than the budget is computed in chunks beside everyone's decode
 (continuous batching as in Orca, OSDI 2022; chunked prefill as in Sarathi-Serve, arXiv 2403.02310).
 A context begins with the blocks that the cache holds of it; they need not be computed.
@@ -13,6 +13,7 @@ The scheduler holds no tensors and reads no clock: it runs alone in tests and in
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +21,17 @@ from typing import Any
 from workbench.engine.kv_cache_manager import KVCacheManager, PrefixMatch
 from workbench.engine.messages import TokenLogprobs
 from workbench.engine.policies import SchedulingPolicy
+from workbench.engine.policies.admission import AdmissionPolicy
 from workbench.engine.request import Request
 from workbench.engine.row_rules import RowRules
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.errors import KVCacheExhaustedError
 from workbench.telemetry.records import CacheMiss, Decision, Explanation, FinishReason, Reason, RequestStatus
 
+MAX_OVERTAKEN = 16
+"""How often later requests may be admitted before one that does not fit; then everyone waits for it."""
+MAX_CANDIDATES = 64
+"""Requests behind a head that does not fit that are looked at."""
 MAX_EXPLAINED_WAITING = 32
 """Explanations per step for requests that merely stand behind the head of the queue."""
 
@@ -65,6 +71,7 @@ class Scheduler:
         self,
         kv_cache: KVCacheManager,
         policy: SchedulingPolicy,
+        admission: AdmissionPolicy,
         *,
         max_num_batched_tokens: int,
         max_num_seqs: int,
@@ -74,6 +81,7 @@ class Scheduler:
         """`max_model_len` bounds prompt + output of a request, in tokens."""
         self.kv_cache = kv_cache
         self.policy = policy
+        self.admission = admission
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
@@ -132,7 +140,7 @@ class Scheduler:
 
     def _serve_running(self, plan: _Plan) -> None:
         """Give each running request its missing tokens, preempting where blocks run out."""
-        for request in list(self.running):
+        for request in sorted(self.running, key=self.policy.waiting_key):
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted for the sake of an earlier one in this very loop
             wanted = request.num_missing_tokens
@@ -151,7 +159,8 @@ class Scheduler:
             return False
         while not self.kv_cache.allocate(request.request_id, num_tokens):
             victim = self.policy.choose_victim(self.running)
-            self._preempt(plan, victim, cause=request, num_tokens=num_tokens)
+            self._preempt(plan, victim, Reason.NO_FREE_BLOCKS, request, num_tokens)
+            plan.num_preempted += 1
             if victim is request:
                 return False
         return True
@@ -162,19 +171,21 @@ class Scheduler:
         if tokens < wanted:
             self._explain_budget(plan, request, Decision.CHUNKED, tokens, wanted)
 
-    def _preempt(self, plan: _Plan, victim: Request, cause: Request, num_tokens: int) -> None:
+    def _preempt(self, plan: _Plan, victim: Request, reason: Reason, cause: Request, num_tokens: int) -> None:
         """Free the victim's blocks and queue it again; what the plan gave it is given back."""
+        urgency = {"priority": victim.priority, "urgent_priority": cause.priority}
+        urgency = urgency if reason is Reason.MORE_URGENT else {}
         plan.explain(
             victim,
             Decision.PREEMPTED,
-            Reason.NO_FREE_BLOCKS,
+            reason,
             cause,
             needed_blocks=self.kv_cache.blocks_needed(cause.request_id, num_tokens),
             free_blocks=self.kv_cache.num_free_blocks,
             freed_blocks=self.kv_cache.num_blocks_of(victim.request_id),
+            **urgency,
         )
         plan.budget += plan.shares.pop(victim.request_id, 0)
-        plan.num_preempted += 1
         self.kv_cache.free(victim.request_id)
         self.running.remove(victim)
         victim.num_computed_tokens = 0
@@ -193,56 +204,108 @@ class Scheduler:
         plan.failed.append(request)
 
     def _admit_waiting(self, plan: _Plan) -> None:
-        """Admit from the head of the queue while budget, sequence slots and blocks last.
+        """Admit from the queue while budget, sequence slots and blocks last.
 
         A request is admitted only when its whole known context fits, and takes those blocks at
         once: one that is admitted chunk by chunk could be preempted halfway, again and again.
         """
-        while self.waiting:
-            head = self.waiting[0]
-            if not self._may_admit(plan, head):
-                break
-            decision = Decision.RESUMED if head.status is RequestStatus.PREEMPTED else Decision.ADMITTED
-            match = self._match(head)
-            needed, free = self.kv_cache.blocks_for(head.num_tokens), self.kv_cache.num_free_blocks
-            allocated = self.kv_cache.allocate(head.request_id, head.num_tokens, match)
-            assert allocated
-            self._begin_at(plan, head, match)
-            wanted = head.num_missing_tokens
-            tokens = min(wanted, plan.budget)
-            cached = {"cached_tokens": match.num_tokens} if match.num_tokens else {}
-            plan.explain(
-                head, decision, Reason.ROOM, None, needed_blocks=needed, free_blocks=free, tokens=tokens, **cached
-            )
-            self.waiting.pop(0)
-            self.running.append(head)
-            head.status = RequestStatus.RUNNING
-            self._grant(plan, head, tokens, wanted)
+        place = self._next_to_admit(plan)
+        while place is not None:
+            self._admit(plan, place)
+            place = self._next_to_admit(plan)
         for position, request in enumerate(self.waiting[1 : MAX_EXPLAINED_WAITING + 1], start=1):
             plan.explain(request, Decision.DEFERRED, Reason.BEHIND_HEAD, position=position)
 
-    def _may_admit(self, plan: _Plan, head: Request) -> bool:
-        """Whether the head of the queue can start now; if not, the plan says which rule held it."""
+    def _next_to_admit(self, plan: _Plan) -> int | None:
+        """Return the place in the queue of who can start now; if nobody, the plan says which rule held the head."""
+        while self.waiting and self.kv_cache.blocks_for(self.waiting[0].num_tokens) > self.kv_cache.pool.num_blocks:
+            self._fail_too_large(plan, self.waiting[0], self.waiting[0].num_tokens)
+        if not self.waiting:
+            return None
+        head = self.waiting[0]
+        hindrance = self._hindrance(plan, head)
+        if hindrance is not None and self._displace_for(plan, head):
+            hindrance = self._hindrance(plan, head)
+        if hindrance is None:
+            return 0
+        place = self._who_fits() if hindrance[0] is Reason.NO_FREE_BLOCKS else None
+        if place is None:
+            plan.explain(head, Decision.DEFERRED, hindrance[0], None, **hindrance[1])
+        return place
+
+    def _hindrance(self, plan: _Plan, request: Request) -> tuple[Reason, dict[str, int]] | None:
+        """Return the rule that keeps a waiting request from starting, with its numbers; None when none does."""
         if plan.num_preempted:
-            plan.explain(head, Decision.DEFERRED, Reason.PREEMPTED_THIS_STEP, num_preempted=plan.num_preempted)
-            return False
+            return Reason.PREEMPTED_THIS_STEP, {"num_preempted": plan.num_preempted}
         if len(self.running) >= self.max_num_seqs:
-            running, limit = len(self.running), self.max_num_seqs
-            plan.explain(head, Decision.DEFERRED, Reason.MAX_NUM_SEQS, running=running, max_num_seqs=limit)
-            return False
+            return Reason.MAX_NUM_SEQS, {"running": len(self.running), "max_num_seqs": self.max_num_seqs}
         if plan.budget == 0:
-            self._explain_budget(plan, head, Decision.DEFERRED, 0, head.num_missing_tokens)
+            budget = self.max_num_batched_tokens
+            return Reason.TOKEN_BUDGET, {"tokens": 0, "wanted_tokens": request.num_missing_tokens, "budget": budget}
+        needed, free = self._room(request)
+        return (Reason.NO_FREE_BLOCKS, {"needed_blocks": needed, "free_blocks": free}) if needed > free else None
+
+    def _room(self, request: Request) -> tuple[int, int]:
+        """Return how many blocks a waiting request needs beyond what the cache holds of it, and how many there are."""
+        match = self._match(request)
+        needed = self.kv_cache.blocks_for(request.num_tokens) - len(match.block_ids)
+        return needed, self.kv_cache.num_free_blocks - match.num_cached_blocks
+
+    def _who_fits(self) -> int | None:
+        """Let the admission policy choose among those behind a head that does not fit.
+
+        Nobody is overtaken more than MAX_OVERTAKEN times: that bounds how long a large request waits.
+        """
+        overtakable = itertools.takewhile(lambda each: each.num_overtaken < MAX_OVERTAKEN, self.waiting)
+        num_candidates = min(sum(1 for _ in overtakable), MAX_CANDIDATES)
+        if self.admission.name == "strict" or not num_candidates:
+            return None
+        rooms = [self._room(request) for request in self.waiting[1 : num_candidates + 1]]
+        # What is free differs by what each finds in the cache: compare what would be missing.
+        needed = [needed + self.kv_cache.num_free_blocks - free for needed, free in rooms]
+        place = self.admission.choose(needed, self.kv_cache.num_free_blocks)
+        return None if place is None else place + 1
+
+    def _displace_for(self, plan: _Plan, urgent: Request) -> bool:
+        """Preempt running requests so that a waiting one can start, if the policy lets it and that is enough."""
+        if plan.num_preempted or plan.budget == 0:
             return False
-        needed, free = self.kv_cache.blocks_for(head.num_tokens), self.kv_cache.num_free_blocks
-        if needed > self.kv_cache.pool.num_blocks:
-            self._fail_too_large(plan, head, head.num_tokens)
-            return bool(self.waiting) and self._may_admit(plan, self.waiting[0])
-        match = self._match(head)
-        if not self.kv_cache.can_allocate(head.request_id, head.num_tokens, match):
-            needed, free = needed - len(match.block_ids), free - match.num_cached_blocks
-            plan.explain(head, Decision.DEFERRED, Reason.NO_FREE_BLOCKS, needed_blocks=needed, free_blocks=free)
+        victims = [request for request in self.running if self.policy.may_displace(request, urgent)]
+        num_freed = sum(self.kv_cache.num_exclusive_blocks(request.request_id) for request in victims)
+        needed, free = self._room(urgent)
+        if not victims or needed > free + num_freed:
             return False
+        while self._hindrance(plan, urgent) is not None:
+            if not victims:
+                return True
+            victim = self.policy.choose_victim(victims)
+            victims.remove(victim)
+            self._preempt(plan, victim, Reason.MORE_URGENT, urgent, urgent.num_tokens)
         return True
+
+    def _admit(self, plan: _Plan, place: int) -> None:
+        """Give a waiting request its blocks and its share of the budget."""
+        request = self.waiting.pop(place)
+        decision = Decision.RESUMED if request.status is RequestStatus.PREEMPTED else Decision.ADMITTED
+        match = self._match(request)
+        needed, free = self.kv_cache.blocks_for(request.num_tokens), self.kv_cache.num_free_blocks
+        allocated = self.kv_cache.allocate(request.request_id, request.num_tokens, match)
+        assert allocated
+        self._begin_at(plan, request, match)
+        wanted = request.num_missing_tokens
+        tokens = min(wanted, plan.budget)
+        numbers = {"needed_blocks": needed, "free_blocks": free, "tokens": tokens}
+        if match.num_tokens:
+            numbers["cached_tokens"] = match.num_tokens
+        if place:
+            numbers["overtaken"] = place
+        for earlier in self.waiting[:place]:
+            earlier.num_overtaken += 1
+        plan.explain(request, decision, Reason.PAST_HEAD if place else Reason.ROOM, None, **numbers)
+        self.running.append(request)
+        request.status = RequestStatus.RUNNING
+        request.num_overtaken = 0
+        self._grant(plan, request, tokens, wanted)
 
     def _match(self, request: Request) -> PrefixMatch:
         """Look the beginning of a waiting request's context up in the cache."""

@@ -11,8 +11,17 @@ from workbench.config import LIVE_FIELDS, EngineConfig
 from workbench.engine.service import EngineService
 from workbench.errors import ConfigurationError
 
-ENGINE_FIELDS: Final = ("block_size", "num_blocks", "max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching")
+ENGINE_FIELDS: Final = (
+    "block_size",
+    "num_blocks",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "enable_prefix_caching",
+    "scheduling_policy",
+    "admission_policy",
+)
 """Engine settings in the sidebar, in the order of its controls."""
+TEXT_FIELDS: Final = ("scheduling_policy", "admission_policy")
 RELOAD_DRAIN_S: Final = 30.0
 
 
@@ -54,10 +63,14 @@ def engine_changes(service: EngineService, *wanted: float | str | None) -> Engin
     return EngineChanges({name: value for name, value in typed.items() if value != current[name]})
 
 
-def typed_values(wanted: Sequence[float | str | bool | None]) -> dict[str, int | bool]:
+def typed_values(wanted: Sequence[float | str | bool | None]) -> dict[str, Any]:
     """Return the sidebar's values by field, in the order of `ENGINE_FIELDS`; fields left empty are not there."""
     given = dict(zip(ENGINE_FIELDS, wanted, strict=True))
-    return {n: v if isinstance(v, bool) else int(v) for n, v in given.items() if v is not None and v != ""}
+    return {
+        name: value if isinstance(value, bool) or name in TEXT_FIELDS else int(value)
+        for name, value in given.items()
+        if value is not None and value != ""
+    }
 
 
 def apply_changes(service: EngineService, changes: EngineChanges) -> EngineConfig:

@@ -25,6 +25,13 @@ from workbench.ui.settings import (
     engine_changes,
 )
 
+POLICY_WORDS: Final = (
+    ("fcfs", "First come, first served"),
+    ("priority", "Priority"),
+    ("sjf", "Shortest job first"),
+)
+ADMISSION_WORDS: Final = (("strict", "Nobody"), ("first_fit", "First that fits"), ("best_fit", "Best fit"))
+"""Who may start when the first in the queue does not fit."""
 STORAGE_KEY: Final = "wb-sampling"
 STORAGE_SECRET: Final = "inference-workbench"  # nothing is secret; a random one would be lost at a restart
 KEEP_FORM: Final = f"(kept, ...values) => [window.wbFormShown ? {{ version: {FORM_VERSION}, values }} : kept]"
@@ -118,6 +125,20 @@ def _engine_section(service: EngineService) -> list[Any]:
                 label="Prefix cache",
                 elem_classes=["wb-check", "wb-full", _tag("enable_prefix_caching")],
                 elem_id="wb-enable-prefix-caching",
+            ),
+            *(
+                gr.Dropdown(
+                    [(words, name) for name, words in choices],
+                    value=current[field],
+                    label=label,
+                    elem_classes=["wb-field", _tag(field)],
+                    elem_id=f"wb-{field.replace('_', '-')}",
+                    min_width=0,
+                )
+                for field, label, choices in (
+                    ("scheduling_policy", "Policy", POLICY_WORDS),
+                    ("admission_policy", "Past the head", ADMISSION_WORDS),
+                )
             ),
         ]
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from workbench.engine.policies.fcfs import FirstComeFirstServed
+from workbench.engine.policies.priority import Priority
+from workbench.engine.policies.sjf import ShortestJobFirst
 from workbench.engine.request import Request
 
 
@@ -22,8 +24,13 @@ class SchedulingPolicy(Protocol):
         """Return a sort key: the request with the smallest is admitted first."""
 
     def choose_victim(self, running: Sequence[Request]) -> Request:
-        """Return the running request to preempt. `running` is never empty."""
+        """Return the running request to preempt when a running one needs blocks. `running` is never empty."""
+
+    def may_displace(self, running: Request, urgent: Request) -> bool:
+        """Whether a running request may be preempted so that a waiting one can start."""
 
 
-POLICIES: dict[str, Callable[[], SchedulingPolicy]] = {FirstComeFirstServed.name: FirstComeFirstServed}
+POLICIES: dict[str, Callable[[], SchedulingPolicy]] = {
+    each.name: each for each in (FirstComeFirstServed, Priority, ShortestJobFirst)
+}
 """Every policy by its configuration name."""

@@ -19,3 +19,7 @@ class FirstComeFirstServed:
     def choose_victim(self, running: Sequence[Request]) -> Request:
         """The latest arrival: it has done the least work and waited the least."""
         return max(running, key=lambda request: request.arrival_index)
+
+    def may_displace(self, running: Request, urgent: Request) -> bool:
+        """Never: whoever runs arrived before."""
+        return False
