@@ -26,11 +26,11 @@ from workbench.ui.settings import (
 )
 
 POLICY_WORDS: Final = (
-    ("fcfs", "First come, first served"),
+    ("fcfs", "Arrival"),
     ("priority", "Priority"),
-    ("sjf", "Shortest job first"),
+    ("sjf", "Shortest job"),
 )
-ADMISSION_WORDS: Final = (("strict", "Nobody"), ("first_fit", "First that fits"), ("best_fit", "Best fit"))
+ADMISSION_WORDS: Final = (("strict", "Nobody"), ("first_fit", "First fit"), ("best_fit", "Best fit"))
 """Who may start when the first in the queue does not fit."""
 STORAGE_KEY: Final = "wb-sampling"
 STORAGE_SECRET: Final = "inference-workbench"  # nothing is secret; a random one would be lost at a restart
