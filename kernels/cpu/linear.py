@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, prange
 
 from kernels.cpu.scalar import address_of, next_task
-from kernels.cpu.tile import PARTIAL, TALL_ROWS, TALL_VECTORS, WIDE_ROWS, WIDE_VECTORS, multiply_tile
+from kernels.cpu.tile import PARTIAL, TALL_ROWS, TALL_VECTORS, WIDE_ROWS, WIDE_VECTORS, multiply_tile, tile_width
 from kernels.cpu.vector_code import LANES
 
 COUNTER_STRIDE: Final = 8
@@ -51,8 +51,7 @@ def _linear_tile(x, panels, out, first, most_vectors, most_rows):  # type: ignor
     num_groups = (num_rows + most_rows - 1) // most_rows
     output = first
     while output < last:
-        vectors = min(most_vectors, (last - output) // LANES)  # 0, PARTIAL: a panel narrower than a vector is left
-        width = last - output if vectors == PARTIAL else vectors * LANES
+        vectors, width = tile_width(last - output, most_vectors)
         lanes = width if vectors == PARTIAL else LANES
         w = address_of(panels) + 4 * size * output
         # Each group of rows asks for its share of the next tile. One group alone is as fast as memory is, and

@@ -24,7 +24,7 @@ import numpy as np
 from numba import njit, prange
 
 from kernels.cpu.scalar import address_of, exp_float32, next_task
-from kernels.cpu.tile import CACHE_LINE_BYTES, PARTIAL, WIDE_ROWS, WIDE_VECTORS, multiply_tile
+from kernels.cpu.tile import CACHE_LINE_BYTES, WIDE_ROWS, WIDE_VECTORS, multiply_tile, tile_width
 from kernels.cpu.vector_code import LANES
 
 CHUNK: Final = 256
@@ -278,8 +278,7 @@ def _multiply(rows, a, a_stride, b, b_stride, size, width, out, out_stride, accu
     """
     column = 0
     while column < width:
-        vectors = min(WIDE_VECTORS, (width - column) // LANES)
-        columns = width - column if vectors == PARTIAL else vectors * LANES
+        vectors, columns = tile_width(width - column, WIDE_VECTORS)
         for row in range(0, rows, WIDE_ROWS):
             multiply_tile(
                 min(WIDE_ROWS, rows - row),

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from llvmlite import ir
+from numba import njit
 
 from kernels.cpu.vector_code import FLOAT, HAS_AVX512, INT, LANES, VECTOR, Emitter, define, function_of
 
@@ -95,6 +96,13 @@ def _emit_choice(e: Emitter, rows: Any, vectors: Any, *arguments: Any) -> None:
         builder.call(function_of(builder.module, name, _NUM_ARGUMENTS, emit), arguments)
         builder.branch(done)
     builder.position_at_end(done)
+
+
+@njit(nogil=True)
+def tile_width(left, most_vectors):  # type: ignore[no-untyped-def]
+    """Return vectors and outputs of the next tile where `left` outputs are left."""
+    vectors = min(most_vectors, left // LANES)
+    return vectors, (left if vectors == PARTIAL else vectors * LANES)
 
 
 multiply_tile = define("multiply_tile", 2 + _NUM_ARGUMENTS, _emit_choice)

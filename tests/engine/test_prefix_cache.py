@@ -62,7 +62,8 @@ def test_freed_blocks_stay_cached_and_the_pool_says_so():
         BlockStatus.FREE,
     ]
     assert (sim.pool.num_cached, sim.pool.num_free, sim.pool.num_active) == (2, 8, 0)
-    assert sim.pool.contents(1) == tuple(range(9, 17))
+    assert sim.pool.key_of(1) == BlockKey(BlockKey(None, tuple(range(1, 9)), ("",)), tuple(range(9, 17)), ("",))
+    assert [sim.kv_cache.block_state(block).logical_index for block in range(4)] == [0, 1, -1, -1]
 
 
 def test_eviction_takes_the_least_recently_used_first_and_of_a_sequence_its_tail():

@@ -19,7 +19,7 @@ class BlockKey:
     compared, so a collision costs time and nothing else.
     """
 
-    __slots__ = ("_hash", "extra", "parent", "token_ids")
+    __slots__ = ("_hash", "depth", "extra", "parent", "token_ids")
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class BlockKey:
         """`parent` is the key of the block before, None for the first of a context."""
         self.parent = parent
         self.token_ids = token_ids
+        self.depth: int = 0 if parent is None else parent.depth + 1
         self.extra = extra
         self._hash: int = hash_function((parent._hash if parent is not None else None, token_ids, extra))
 
@@ -50,10 +51,7 @@ class BlockKey:
         return True
 
     def __repr__(self) -> str:
-        depth, key = 0, self.parent
-        while key is not None:
-            depth, key = depth + 1, key.parent
-        return f"BlockKey(block {depth}, {self.token_ids})"
+        return f"BlockKey(block {self.depth}, {self.token_ids})"
 
 
 def common_length(first: tuple[int, ...], second: tuple[int, ...]) -> int:

@@ -86,7 +86,7 @@ class BlockPool:
             self._changed.add(block_id)
             if self._ref_counts[block_id] > 0:
                 continue
-            if self._index.is_known(block_id):
+            if self._index.key_of(block_id) is not None:
                 self._cached[block_id] = None
             else:
                 self._num_filled[block_id] = 0
@@ -101,13 +101,9 @@ class BlockPool:
         """Return a block that holds these contents and the key it is known by, None where there is none."""
         return self._index.find(key)
 
-    def contents(self, block_id: int) -> tuple[int, ...]:
-        """Return the tokens of a block whose contents are known.
-
-        Raises:
-            KeyError: they are not.
-        """
-        return self._index.key_of(block_id).token_ids
+    def key_of(self, block_id: int) -> BlockKey | None:
+        """Return what a block is known to hold, None where nothing is known."""
+        return self._index.key_of(block_id)
 
     def is_cached(self, block_id: int) -> bool:
         """Whether nobody holds the block and its contents are kept."""
@@ -167,8 +163,9 @@ class BlockPool:
             assert count == expected, f"block {block_id} has {count} references, tables hold {expected}"
             is_empty, is_cached = block_id in self._empty, block_id in self._cached
             assert (count == 0) == (is_empty or is_cached), f"block {block_id}: free queues disagree"
-            assert not (is_empty and (is_cached or self._index.is_known(block_id))), f"empty block {block_id} is known"
-            assert not is_cached or self._index.is_known(block_id), f"nobody finds cached block {block_id}"
-            assert not self._index.is_known(block_id) or self._num_filled[block_id] == self.block_size
+            is_known = self._index.key_of(block_id) is not None
+            assert not (is_empty and (is_cached or is_known)), f"empty block {block_id} is known"
+            assert not is_cached or is_known, f"nobody finds cached block {block_id}"
+            assert not is_known or self._num_filled[block_id] == self.block_size
             assert count or is_cached or not self._num_filled[block_id], f"empty block {block_id} counts as filled"
         assert len(self._empty) + len(self._cached) + self.num_active == self.num_blocks

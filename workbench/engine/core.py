@@ -240,11 +240,12 @@ class EngineCore:
         kv_cache = self.scheduler.kv_cache
         state = kv_cache.block_state(block_id)
         token_ids: tuple[int, ...] = ()
-        first = state.logical_index * self.config.block_size if state.request_ids else -1
+        first = state.logical_index * self.config.block_size if state.logical_index >= 0 else -1
+        key = kv_cache.pool.key_of(block_id)
         if state.request_ids:
             token_ids = tuple(self.scheduler.requests[state.request_ids[0]].token_ids[first : first + state.num_filled])
-        elif state.num_filled:
-            token_ids = kv_cache.pool.contents(block_id)
+        elif key is not None:
+            token_ids = key.token_ids
         decode = self.loaded.tokenizer.decode
         return BlockDetails(
             block_id=block_id,

@@ -222,9 +222,15 @@ class KVCacheManager:
             ref_count=self.pool.ref_count(block_id),
             num_filled=self.pool.num_filled(block_id),
             request_ids=owners,
-            # The same for all: blocks are shared from the beginning of a context on.
-            logical_index=self._tables[owners[0]].index(block_id) if owners else -1,
+            logical_index=self._logical_index(block_id),
         )
+
+    def _logical_index(self, block_id: int) -> int:
+        """Return the block's place in its context, -1 where it has none. All owners agree on it."""
+        owner, key = next(iter(self._owners.get(block_id, ())), None), self.pool.key_of(block_id)
+        if owner is not None:
+            return self._tables[owner].index(block_id)
+        return -1 if key is None else key.depth
 
     def take_changes(self) -> tuple[BlockState, ...]:
         """Return the state of every block that changed since the last call."""

@@ -64,17 +64,9 @@ class PrefixIndex:
         block_id = self._block_of.get(key)
         return None if block_id is None else (block_id, self._key_of[block_id])
 
-    def is_known(self, block_id: int) -> bool:
-        """Whether the block's contents can be found."""
-        return block_id in self._key_of
-
-    def key_of(self, block_id: int) -> BlockKey:
-        """Return the key of a block that is known.
-
-        Raises:
-            KeyError: it is not.
-        """
-        return self._key_of[block_id]
+    def key_of(self, block_id: int) -> BlockKey | None:
+        """Return what the block holds, None where that is not noted."""
+        return self._key_of.get(block_id)
 
     def was_evicted(self, key: BlockKey) -> bool:
         """Whether these contents were in the cache and had to go."""

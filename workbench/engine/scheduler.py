@@ -258,13 +258,14 @@ class Scheduler:
         """
         overtakable = itertools.takewhile(lambda each: each.num_overtaken < MAX_OVERTAKEN, self.waiting)
         num_candidates = min(sum(1 for _ in overtakable), MAX_CANDIDATES)
-        if self.admission.name == "strict" or not num_candidates:
-            return None
-        rooms = [self._room(request) for request in self.waiting[1 : num_candidates + 1]]
-        # What is free differs by what each finds in the cache: compare what would be missing.
-        needed = [needed + self.kv_cache.num_free_blocks - free for needed, free in rooms]
-        place = self.admission.choose(needed, self.kv_cache.num_free_blocks)
+        candidates = self.waiting[1 : num_candidates + 1]
+        place = self.admission.choose(map(self._claim, candidates), self.kv_cache.num_free_blocks)
         return None if place is None else place + 1
+
+    def _claim(self, request: Request) -> int:
+        """Return how many of the free blocks a waiting request would take, cached ones that it would use included."""
+        needed, free = self._room(request)
+        return needed + self.kv_cache.num_free_blocks - free
 
     def _displace_for(self, plan: _Plan, urgent: Request) -> bool:
         """Preempt running requests so that a waiting one can start, if the policy lets it and that is enough."""

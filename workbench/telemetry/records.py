@@ -120,7 +120,7 @@ class BlockState(msgspec.Struct, frozen=True, array_like=True):
     request_ids: tuple[str, ...]
     """Owners, the oldest first; several when the block is shared."""
     logical_index: int
-    """Position of the block in its owners' tables, -1 when nobody holds it."""
+    """Position of the block in its owners' tables, or in the context that it is cached for; -1 when free."""
 
 
 class RequestState(msgspec.Struct, frozen=True):

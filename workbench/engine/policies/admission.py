@@ -6,7 +6,7 @@ To add one: a class here or in a file of its own, one line in `ADMISSIONS`, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 
@@ -15,10 +15,11 @@ class AdmissionPolicy(Protocol):
 
     name: str
 
-    def choose(self, needed_blocks: Sequence[int], num_free: int) -> int | None:
+    def choose(self, needed_blocks: Iterable[int], num_free: int) -> int | None:
         """Return the place of the one to admit, None for nobody.
 
-        needed_blocks: of each candidate, in queue order. It fits when it needs at most num_free.
+        needed_blocks: of each candidate, in queue order, worked out as it is asked for. It fits when
+        it needs at most num_free.
         """
 
 
@@ -27,7 +28,7 @@ class Strict:
 
     name = "strict"
 
-    def choose(self, needed_blocks: Sequence[int], num_free: int) -> int | None:
+    def choose(self, needed_blocks: Iterable[int], num_free: int) -> int | None:
         """Nobody."""
         return None
 
@@ -37,7 +38,7 @@ class FirstFit:
 
     name = "first_fit"
 
-    def choose(self, needed_blocks: Sequence[int], num_free: int) -> int | None:
+    def choose(self, needed_blocks: Iterable[int], num_free: int) -> int | None:
         """The first that fits."""
         return next((place for place, needed in enumerate(needed_blocks) if needed <= num_free), None)
 
@@ -47,10 +48,11 @@ class BestFit:
 
     name = "best_fit"
 
-    def choose(self, needed_blocks: Sequence[int], num_free: int) -> int | None:
+    def choose(self, needed_blocks: Iterable[int], num_free: int) -> int | None:
         """The largest that fits."""
-        fitting = [place for place, needed in enumerate(needed_blocks) if needed <= num_free]
-        return max(fitting, key=lambda place: (needed_blocks[place], -place), default=None)
+        fitting = ((needed, -place) for place, needed in enumerate(needed_blocks) if needed <= num_free)
+        best = max(fitting, default=None)
+        return None if best is None else -best[1]
 
 
 ADMISSIONS: dict[str, Callable[[], AdmissionPolicy]] = {each.name: each for each in (Strict, FirstFit, BestFit)}
