@@ -24,7 +24,7 @@ from tests.browser.test_chat import LOADING_S, Open, active_blocks, ask, finish_
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.engine.service import EngineService
 from workbench.engine.worker import Pause
-from workbench.telemetry.records import BlockStatus, RequestState, RequestStatus, StepRecord
+from workbench.telemetry.records import RequestState, RequestStatus, StepRecord
 
 pytestmark = pytest.mark.browser
 
@@ -361,16 +361,18 @@ LONG = "Tell me about block tables, and about what an allocator does when it has
 
 
 def test_second_turn_finds_the_first_in_the_cache_and_says_so(chat: tuple[EngineService, Page]):
-    service, page = chat
+    _, page = chat
     ask_and_wait(page, LONG, answers=1)
-    kept = [b.block_id for b in service.pool_snapshot().blocks if b.status is BlockStatus.CACHED]
-    assert kept
+    first = page.locator(".wb-foot").last.inner_text()
+    length_of_first = sum(int(re.search(part, first)[1]) for part in (r"prompt (\d+)", r"(\d+) out"))  # type: ignore[index]
 
     ask_and_wait(page, "And then?", answers=2)
 
     text = page.locator(".wb-foot").last.inner_text()
     found = re.search(r"\((\d+) cached\)", text)
-    assert found and int(found[1]) >= 16 * len(kept) // 2, text
+    assert found, text
+    # Full blocks of 16, except that a decoder may fuse the answer's last tokens with what follows.
+    assert length_of_first - 32 <= int(found[1]) <= length_of_first, (first, text)
 
 
 def test_prefix_cache_is_switched_off_and_on_without_a_reload(chat: tuple[EngineService, Page]):
