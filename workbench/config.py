@@ -20,6 +20,9 @@ BLOCK_SIZES: Final = (8, 16, 32)
 DTYPES: Final = ("float32",)
 SCHEDULING_POLICIES: Final = ("fcfs", "priority", "sjf")
 ADMISSION_POLICIES: Final = ("strict", "first_fit", "best_fit")
+PREEMPTION_MODES: Final = ("recompute", "swap", "auto")
+KV_LAYOUTS: Final = ("paged", "contiguous")
+KV_PLACEMENTS: Final = ("first_fit", "best_fit")
 KERNEL_BACKENDS: Final = ("auto", "cpu", "reference")
 
 DEFAULT_KV_CACHE_BYTES: Final = 1 << 30
@@ -61,6 +64,15 @@ class EngineConfig:
     """Who goes first: by arrival (`fcfs`), by `priority`, or who has the fewest tokens left (`sjf`)."""
     admission_policy: str = "strict"
     """Who may start when the first in the queue does not fit: nobody, the `first_fit` or the `best_fit`."""
+    preemption_mode: str = "recompute"
+    """What becomes of a context that has to make room: it is computed again later (`recompute`), kept in host
+    memory (`swap`), or whichever is estimated to cost less (`auto`)."""
+    swap_space: float = 0.5
+    """GiB of host memory for swapped contexts; taken only when the preemption mode may swap."""
+    kv_layout: str = "paged"
+    """`contiguous` reserves consecutive blocks for all that a request may become, as engines did before paging."""
+    kv_placement: str = "first_fit"
+    """Where a contiguous request goes: into the first run of free blocks that is long enough, or the tightest."""
     kernel_backend: str = "auto"
     """`auto` takes the compiled CPU kernels and says aloud when it cannot."""
     num_threads: int | None = None
@@ -73,9 +85,14 @@ class EngineConfig:
         _one_of("block_size", self.block_size, BLOCK_SIZES)
         _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
         _one_of("admission_policy", self.admission_policy, ADMISSION_POLICIES)
+        _one_of("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
+        _one_of("kv_layout", self.kv_layout, KV_LAYOUTS)
+        _one_of("kv_placement", self.kv_placement, KV_PLACEMENTS)
         _one_of("kernel_backend", self.kernel_backend, KERNEL_BACKENDS)
         if not isinstance(self.enable_prefix_caching, bool):
             raise ConfigurationError(f"enable_prefix_caching={self.enable_prefix_caching!r} must be true or false")
+        if isinstance(self.swap_space, bool) or not isinstance(self.swap_space, int | float) or not self.swap_space > 0:
+            raise ConfigurationError(f"swap_space={self.swap_space!r} must be a number of GiB above 0")
         if not isinstance(self.model, str) or not self.model:
             raise ConfigurationError(
                 f"model={self.model!r} is not a name: give {DEFAULT_MODEL!r}, a path to a GGUF file "

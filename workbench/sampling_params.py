@@ -13,6 +13,7 @@ from workbench.errors import InvalidSamplingParamsError
 MAX_SEED = (1 << 63) - 1
 MAX_STOP_STRINGS = 64
 MAX_N = 64
+MAX_BEAM_WIDTH = 16
 MAX_LOGPROBS = 20
 """Most alternatives reported per position, as in vLLM."""
 
@@ -31,7 +32,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     n: int = 1
-    """Answers to one prompt. With a seed, answer i is drawn with seed + i."""
+    """Answers to one prompt, which share its blocks. With a seed, answer i is drawn with seed + i."""
+    use_beam_search: bool = False
+    """Follow the `beam_width` most likely continuations at once; return the `n` best, as transformers does."""
+    beam_width: int = 4
+    length_penalty: float = 1.0
+    """Beam search divides a log-probability by length to this power: above 0, longer answers gain."""
+    early_stopping: bool | str = False
+    """Beam search ends when beam_width answers are complete (True), when none of those under way can become better at
+    its present length (False), or at any length ("never")."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -75,7 +84,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             force(self, "allowed_token_ids", _as_tuple("allowed_token_ids", self.allowed_token_ids, int))
         self._check_numbers()
         self._check_lists()
-        for name in ("ignore_eos", "skip_special_tokens"):
+        self._check_beams()
+        for name in ("ignore_eos", "skip_special_tokens", "use_beam_search"):
             if not isinstance(getattr(self, name), bool):
                 _reject(name, getattr(self, name), "True or False")
 
@@ -109,6 +119,25 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             _reject("allowed_token_ids", self.allowed_token_ids, "at least one token id, or None to allow all")
         _check_bias(self.logit_bias)
+
+    def _check_beams(self) -> None:
+        _whole(self, "beam_width", 1, MAX_BEAM_WIDTH)
+        _number(self, "length_penalty", -10, 10, "1 is the mean log-probability of a token, 0 the sum")
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            _reject("early_stopping", self.early_stopping, "True, False or 'never'")
+        if not self.use_beam_search:
+            return
+        if self.n > self.beam_width:
+            _reject("n", self.n, f"at most beam_width, which is {self.beam_width}")
+        neutral = SamplingParams()
+        for name in _NOT_WITH_BEAMS:
+            if getattr(self, name) != getattr(neutral, name):
+                _reject(name, getattr(self, name), f"{getattr(neutral, name)!r}: beam search has no {name}")
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that are computed side by side: answers, or beams."""
+        return self.beam_width if self.use_beam_search else self.n
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
@@ -152,6 +181,21 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             return [self]
         seeds = [None if self.seed is None else (self.seed + i) % (MAX_SEED + 1) for i in range(self.n)]
         return [msgspec.structs.replace(self, n=1, seed=seed) for seed in seeds]
+
+
+_NOT_WITH_BEAMS = (
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "stop",
+    "logprobs",
+    "prompt_logprobs",
+)
+"""What changes or reports single tokens' probabilities. Temperature, top_p, top_k, min_p and seed mean nothing to beams
+and are ignored, as at temperature 0."""
 
 
 def _reject(name: str, value: object, remedy: str) -> None:

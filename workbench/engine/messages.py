@@ -56,22 +56,34 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """(token id, log-probability) of the most likely tokens, best first."""
 
 
+def answer_id(request_id: str, index: int) -> str:
+    """Return the name of a request's answer number `index`; the first has the request's own name.
+
+    Each answer is a sequence with blocks, events and records of its own.
+    """
+    return request_id if index == 0 else f"{request_id}.{index}"
+
+
 class TokenEvent(msgspec.Struct, frozen=True, tag=True):
-    """New tokens of one request. `text` is what became certain; it may lag behind the tokens."""
+    """New tokens of one answer. `text` is what became certain; it may lag behind the tokens."""
 
     request_id: str
+    """Name of the answer: `answer_id(request, index)`."""
     step_id: int
     token_ids: tuple[int, ...]
     text: str
     num_output_tokens: int
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One for each token, when asked for."""
+    index: int = 0
+    """Which of the request's answers."""
 
 
 class RequestFinished(msgspec.Struct, frozen=True, tag=True):
-    """The one terminal event of a request."""
+    """The one terminal event of an answer. A request with n answers ends with n of them."""
 
     request_id: str
+    """Name of the answer: `answer_id(request, index)`."""
     finish_reason: FinishReason
     text: str
     """Text that was held back and is now released; append it to what TokenEvents brought."""
@@ -83,6 +95,10 @@ class RequestFinished(msgspec.Struct, frozen=True, tag=True):
     """Class name in `workbench.errors`, when finish_reason is `error`."""
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     """One for each prompt token but the first, when asked for."""
+    index: int = 0
+    """Which of the request's answers."""
+    beam_score: float | None = None
+    """Beam search: sum of the tokens' log-probabilities over length to the power of the length penalty."""
 
 
 Event = TokenEvent | RequestFinished
@@ -124,6 +140,8 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int = 0
     max_model_len: int = 0
     vocab_size: int = 0
+    num_swap_blocks: int = 0
+    """Blocks that the swap space holds, 0 where preemption only recomputes."""
 
 
 class BlockDetails(msgspec.Struct, frozen=True, kw_only=True):

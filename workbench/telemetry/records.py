@@ -17,6 +17,8 @@ class RequestStatus(enum.StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
+    SWAPPED = "swapped"
+    """Preempted, its context kept in host memory."""
     FINISHED = "finished"
     ABORTED = "aborted"
     FAILED = "failed"
@@ -64,18 +66,27 @@ class Reason(enum.StrEnum):
     """The step's budget is spent, or covers only a part. numbers: tokens, wanted_tokens, budget."""
     NO_FREE_BLOCKS = "no_free_blocks"
     """numbers: needed_blocks, free_blocks."""
+    NO_FREE_RUN = "no_free_run"
+    """Contiguous layout: no run of free blocks is long enough. numbers: needed_blocks, free_blocks, longest_run."""
     MAX_NUM_SEQS = "max_num_seqs"
-    """numbers: running, max_num_seqs."""
+    """numbers: running, max_num_seqs, and wanted_seqs where a request brings several answers."""
     BEHIND_HEAD = "behind_head"
     """An earlier request could not be admitted. numbers: position."""
     PREEMPTED_THIS_STEP = "preempted_this_step"
     """Nothing is admitted in a step that had to preempt. numbers: num_preempted."""
     OUTGREW_POOL = "outgrew_pool"
     """Alone in the engine and still too large. numbers: needed_blocks, num_blocks."""
+    STANDSTILL = "standstill"
+    """Preempted because all running requests wait for a beam that does not fit. numbers: those of NO_FREE_BLOCKS."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """One decision with the rule that made it and the numbers that the rule compared."""
+    """One decision with the rule that made it and the numbers that the rule compared.
+
+    A preemption also says what became of the context: `swapped_blocks` when it was kept in host memory; in the
+    preemption mode `auto`, `recompute_us` and `swap_us`, the estimates that were compared, and
+    `free_swap_blocks` when the swap space was too small. A resumption from host memory says `swapped_blocks`.
+    """
 
     request_id: str
     decision: Decision
@@ -83,6 +94,26 @@ class Explanation(msgspec.Struct, frozen=True):
     numbers: dict[str, int]
     cause_request_id: str | None = None
     """For a preemption: the request that needed the blocks."""
+
+
+class TransferKind(enum.StrEnum):
+    """Between which memories the contents of a block move."""
+
+    COPY = "copy"
+    """From block to block, because someone writes into a block that others share (copy-on-write)."""
+    SWAP_OUT = "swap_out"
+    """From a block to host memory."""
+    SWAP_IN = "swap_in"
+    """From host memory to a block."""
+
+
+class BlockTransfer(msgspec.Struct, frozen=True):
+    """One block's contents copied at the beginning of a step. Ids count blocks of the pool or of the swap space."""
+
+    kind: TransferKind
+    source_id: int
+    target_id: int
+    request_id: str
 
 
 class CacheMiss(enum.StrEnum):
@@ -147,6 +178,15 @@ class RequestState(msgspec.Struct, frozen=True):
     """Why they are not more; None when all that could be shared was found, or before admission."""
     differs_at: int | None = None
     """For `CacheMiss.DIFFERS`: the first position whose token differs from what was cached."""
+    num_swapped_blocks: int = 0
+    """Blocks of the swap space that hold its context."""
+    family: str = ""
+    """Id of the request whose answers these are: several sequences (n answers, beams) share it."""
+    num_sequences: int = 1
+    """Sequences that it stands for: answers that have not parted from it yet included."""
+    priority: int = 0
+    most_tokens: int = 0
+    """Tokens that it may come to hold: what an allocator without paging has to reserve."""
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -177,6 +217,15 @@ class StepRecord(msgspec.Struct, frozen=True):
     """Tokens of the contexts that were admitted in this step, while prefix caching is on."""
     num_cached_tokens: int = 0
     """Those of them that were found in the cache and not computed."""
+    transfers: tuple[BlockTransfer, ...] = ()
+    """Contents that moved before the step's tokens were computed, in this order."""
+    num_swap_blocks: int = 0
+    """Blocks of the swap space."""
+    num_free_swap_blocks: int = 0
+    internal_waste_slots: int = 0
+    """Slots of held blocks that hold no token: reserved and not used."""
+    external_waste_blocks: int = 0
+    """Free blocks that the first waiting request cannot use since they lie in runs too short for it (contiguous)."""
 
     @property
     def duration_s(self) -> float:
