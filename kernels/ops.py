@@ -4,6 +4,7 @@ Shape letters, used everywhere in this project:
 
     T tokens in the step      R requests in the step     H query heads     K key/value heads
     D head size               N physical KV blocks       B block size      M blocks in the longest table
+    L layers
 
 Caches: keys [N, K, D, B], values [N, K, B, D], float32. A block's keys lie position beside position,
 which a score needs, its values dimension beside dimension, which a weighted sum needs.
@@ -145,6 +146,14 @@ class Ops(Protocol):
         """Scatter key and value [T, K, D] into the caches [N, K, D, B] and [N, K, B, D], which are **mutated**.
 
         The last two dimensions of key and value are contiguous.
+        """
+
+    def copy_blocks(self, source: torch.Tensor, target: torch.Tensor, block_ids: torch.Tensor) -> None:
+        """Copy whole blocks of all layers from source to target, both [L, N, ...]. Target is **mutated**.
+
+        block_ids int64 [P, 2], each a block of the source and a block of the target, are copied in
+        order: a later pair may read what an earlier one wrote. The two may differ in N only; they may
+        be one and the same tensor, or lie in different memory.
         """
 
     def paged_attention(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from kernels.cpu import numba_setup  # first: numba's OpenMP runtime before torch's
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from kernels.cpu import elementwise
+from kernels.cpu.copy_blocks import copy_blocks
 from kernels.cpu.decoder_layer import decoder_layer
 from kernels.cpu.linear import linear
 from kernels.cpu.paged_attention import paged_attention
@@ -63,6 +65,7 @@ class CpuOps:
         self.silu_and_mul(torch.zeros(1, 32))
         self.rotary_embedding(query, key, torch.zeros(1, 16), zero)
         self.write_kv(key, value, keys, values, zero)
+        self.copy_blocks(keys, keys, torch.zeros(1, 2, dtype=torch.int64))
         self.paged_attention(query, keys, values, one_token, 1.0)
         weights = DecoderLayerWeights(
             input_norm=torch.ones(16),
@@ -121,6 +124,10 @@ class CpuOps:
     ) -> None:
         """See `kernels.ops.Ops.write_kv`."""
         elementwise.write_kv(key.numpy(), value.numpy(), key_cache.numpy(), value_cache.numpy(), slot_mapping.numpy())
+
+    def copy_blocks(self, source: torch.Tensor, target: torch.Tensor, block_ids: torch.Tensor) -> None:
+        """See `kernels.ops.Ops.copy_blocks`."""
+        copy_blocks(_blocks(source), _blocks(target), block_ids.numpy())
 
     def paged_attention(
         self,
@@ -197,6 +204,11 @@ def _elements(strided: torch.Tensor) -> npt.NDArray[np.float32]:
     """Return the memory from a tensor's first element to its last."""
     last = sum((size - 1) * stride for size, stride in zip(strided.shape, strided.stride(), strict=True))
     return strided.as_strided((last + 1,), (1,)).numpy()
+
+
+def _blocks(cache: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Return contiguous [L, N, ...] as [L, N, elements of a block], the same memory."""
+    return cache.view(*cache.shape[:2], math.prod(cache.shape[2:])).numpy()
 
 
 def _panels(weight: LinearWeight) -> npt.NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.reference.copy_blocks import copy_blocks
 from kernels.reference.decoder_layer import decoder_layer
 from kernels.reference.linear import linear
 from kernels.reference.paged_attention import paged_attention
@@ -26,6 +27,7 @@ class ReferenceOps:
     rotary_embedding = staticmethod(rotary_embedding)
     silu_and_mul = staticmethod(silu_and_mul)
     write_kv = staticmethod(write_kv)
+    copy_blocks = staticmethod(copy_blocks)
     paged_attention = staticmethod(paged_attention)
 
     decoder_layer = decoder_layer

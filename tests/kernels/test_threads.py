@@ -9,7 +9,7 @@ import numba
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from kernels.cpu import elementwise, linear, numba_setup, paged_attention, panels, scalar
+from kernels.cpu import copy_blocks, elementwise, linear, numba_setup, paged_attention, panels, scalar
 
 TWO_THREADS = """
 import threading
@@ -49,7 +49,7 @@ def test_kernels_run_in_two_python_threads_at_once():
     assert run(TWO_THREADS) == "[60, 60]"
 
 
-@pytest.mark.parametrize("module", [elementwise, linear, paged_attention, panels, scalar])
+@pytest.mark.parametrize("module", [copy_blocks, elementwise, linear, paged_attention, panels, scalar])
 def test_every_compiled_function_releases_the_interpreter_lock(module):
     """A kernel that holds it stalls the page for as long as it runs."""
     compiled = [value for value in vars(module).values() if isinstance(value, Dispatcher)]

@@ -36,12 +36,13 @@ class ModelRunner:
     """Owns tensors and never sees a `Request`."""
 
     def __init__(self, model: CausalLM, config: ModelConfig, num_blocks: int, block_size: int) -> None:
-        """Allocate keys and values of all layers, float32, in the shapes of `kv_cache_shapes`."""
+        """Allocate keys and values, float32: all layers in one tensor each, a layer as in `kv_cache_shapes`."""
         self._model = model
         self._vocab_size = config.vocab_size
         self._block_size = block_size
         keys, values = kv_cache_shapes(num_blocks, block_size, config.num_kv_heads, config.head_size)
-        self._kv_caches: KVCache = [(_storage(keys), _storage(values)) for _ in range(config.num_layers)]
+        self._keys, self._values = _storage((config.num_layers, *keys)), _storage((config.num_layers, *values))
+        self._kv_caches: KVCache = list(zip(self._keys, self._values, strict=True))
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Compute the plan's tokens, fill their slots and sample where the plan says so."""
@@ -93,6 +94,7 @@ class ModelRunner:
 
     def release(self) -> None:
         """Let go of the KV storage."""
+        self._keys, self._values = torch.empty(0), torch.empty(0)
         self._kv_caches = []
 
 
