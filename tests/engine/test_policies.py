@@ -4,11 +4,11 @@ import pytest
 
 from tests.engine.simulation import Simulation, decisions, shares
 from workbench.config import ADMISSION_POLICIES, SCHEDULING_POLICIES
+from workbench.engine.admission import MAX_OVERTAKEN
 from workbench.engine.policies import POLICIES
 from workbench.engine.policies.admission import ADMISSIONS, BestFit, FirstFit, Strict
 from workbench.engine.policies.priority import Priority
 from workbench.engine.policies.sjf import TOKENS_PER_ARRIVAL, ShortestJobFirst
-from workbench.engine.scheduler import MAX_OVERTAKEN
 from workbench.telemetry.records import RequestStatus
 
 

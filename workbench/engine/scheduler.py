@@ -13,25 +13,21 @@ The scheduler holds no tensors and reads no clock: it runs alone in tests and in
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
+from workbench.engine.admission import Admission
 from workbench.engine.kv_cache_manager import KVCacheManager, PrefixMatch
 from workbench.engine.messages import TokenLogprobs
+from workbench.engine.plan_draft import PlanDraft
 from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.policies.admission import AdmissionPolicy
 from workbench.engine.request import Request
-from workbench.engine.row_rules import RowRules
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from workbench.engine.share import share_of
 from workbench.errors import KVCacheExhaustedError
-from workbench.telemetry.records import CacheMiss, Decision, Explanation, FinishReason, Reason, RequestStatus
+from workbench.telemetry.records import Decision, FinishReason, Reason, RequestStatus
 
-MAX_OVERTAKEN = 16
-"""How often later requests may be admitted before one that does not fit; then everyone waits for it."""
-MAX_CANDIDATES = 64
-"""Requests behind a head that does not fit that are looked at."""
 MAX_EXPLAINED_WAITING = 32
 """Explanations per step for requests that merely stand behind the head of the queue."""
 
@@ -43,25 +39,6 @@ class StepResult:
     new_token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
     new_logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     finished: tuple[Request, ...] = ()
-
-
-@dataclass
-class _Plan:
-    """The plan while it grows; `build` freezes it."""
-
-    budget: int
-    shares: dict[str, int] = field(default_factory=dict)
-    explanations: list[Explanation] = field(default_factory=list)
-    num_preempted: int = 0
-    num_looked_up_tokens: int = 0
-    num_cached_tokens: int = 0
-    failed: list[Request] = field(default_factory=list)
-
-    def explain(
-        self, request: Request, decision: Decision, reason: Reason, cause: Request | None = None, **numbers: int
-    ) -> None:
-        cause_id = None if cause is None else cause.request_id
-        self.explanations.append(Explanation(request.request_id, decision, reason, numbers, cause_id))
 
 
 class Scheduler:
@@ -81,7 +58,7 @@ class Scheduler:
         """`max_model_len` bounds prompt + output of a request, in tokens."""
         self.kv_cache = kv_cache
         self.policy = policy
-        self.admission = admission
+        self.admission = Admission(kv_cache, admission)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
@@ -125,20 +102,20 @@ class Scheduler:
 
     def schedule(self, step_id: int) -> SchedulerOutput:
         """Plan one step within the token budget. Allocates blocks, preempts, admits."""
-        plan = _Plan(budget=self.max_num_batched_tokens)
+        plan = PlanDraft(self.max_num_batched_tokens, self.max_num_seqs)
         self._serve_running(plan)
         self._admit_waiting(plan)
         self._failed_in_plan = plan.failed
         return SchedulerOutput(
             step_id=step_id,
-            scheduled=tuple(self._share_of(request, plan) for request in self.running if self._is_in(request, plan)),
+            scheduled=tuple(self._share_of(r, plan) for r in self.running if r.request_id in plan.shares),
             max_num_batched_tokens=self.max_num_batched_tokens,
             explanations=tuple(plan.explanations),
             num_looked_up_tokens=plan.num_looked_up_tokens,
             num_cached_tokens=plan.num_cached_tokens,
         )
 
-    def _serve_running(self, plan: _Plan) -> None:
+    def _serve_running(self, plan: PlanDraft) -> None:
         """Give each running request its missing tokens, preempting where blocks run out."""
         for request in sorted(self.running, key=self.policy.waiting_key):
             if request.status is not RequestStatus.RUNNING:
@@ -151,7 +128,7 @@ class Scheduler:
             if self._make_room(plan, request, request.num_computed_tokens + tokens):
                 self._grant(plan, request, tokens, wanted)
 
-    def _make_room(self, plan: _Plan, request: Request, num_tokens: int) -> bool:
+    def _make_room(self, plan: PlanDraft, request: Request, num_tokens: int) -> bool:
         """Allocate blocks for `num_tokens` tokens, preempting until they fit. False: it yielded."""
         pool = self.kv_cache.pool
         if self.kv_cache.blocks_for(num_tokens) > pool.num_blocks:
@@ -165,13 +142,13 @@ class Scheduler:
                 return False
         return True
 
-    def _grant(self, plan: _Plan, request: Request, tokens: int, wanted: int) -> None:
+    def _grant(self, plan: PlanDraft, request: Request, tokens: int, wanted: int) -> None:
         plan.shares[request.request_id] = tokens
         plan.budget -= tokens
         if tokens < wanted:
             self._explain_budget(plan, request, Decision.CHUNKED, tokens, wanted)
 
-    def _preempt(self, plan: _Plan, victim: Request, reason: Reason, cause: Request, num_tokens: int) -> None:
+    def _preempt(self, plan: PlanDraft, victim: Request, reason: Reason, cause: Request, num_tokens: int) -> None:
         """Free the victim's blocks and queue it again; what the plan gave it is given back."""
         urgency = {"priority": victim.priority, "urgent_priority": cause.priority}
         urgency = urgency if reason is Reason.MORE_URGENT else {}
@@ -193,7 +170,7 @@ class Scheduler:
         victim.status = RequestStatus.PREEMPTED
         self._enqueue(victim)
 
-    def _fail_too_large(self, plan: _Plan, request: Request, num_tokens: int) -> None:
+    def _fail_too_large(self, plan: PlanDraft, request: Request, num_tokens: int) -> None:
         needed, total = self.kv_cache.blocks_for(num_tokens), self.kv_cache.pool.num_blocks
         plan.explain(request, Decision.FAILED, Reason.OUTGREW_POOL, needed_blocks=needed, num_blocks=total)
         request.error = KVCacheExhaustedError(
@@ -203,7 +180,7 @@ class Scheduler:
         self._finish(request, RequestStatus.FAILED, FinishReason.ERROR)
         plan.failed.append(request)
 
-    def _admit_waiting(self, plan: _Plan) -> None:
+    def _admit_waiting(self, plan: PlanDraft) -> None:
         """Admit from the queue while budget, sequence slots and blocks last.
 
         A request is admitted only when its whole known context fits, and takes those blocks at
@@ -216,67 +193,33 @@ class Scheduler:
         for position, request in enumerate(self.waiting[1 : MAX_EXPLAINED_WAITING + 1], start=1):
             plan.explain(request, Decision.DEFERRED, Reason.BEHIND_HEAD, position=position)
 
-    def _next_to_admit(self, plan: _Plan) -> int | None:
+    def _next_to_admit(self, plan: PlanDraft) -> int | None:
         """Return the place in the queue of who can start now; if nobody, the plan says which rule held the head."""
         while self.waiting and self.kv_cache.blocks_for(self.waiting[0].num_tokens) > self.kv_cache.pool.num_blocks:
             self._fail_too_large(plan, self.waiting[0], self.waiting[0].num_tokens)
         if not self.waiting:
             return None
         head = self.waiting[0]
-        hindrance = self._hindrance(plan, head)
+        hindrance = self.admission.hindrance(plan, head, self.running)
         if hindrance is not None and self._displace_for(plan, head):
-            hindrance = self._hindrance(plan, head)
+            hindrance = self.admission.hindrance(plan, head, self.running)
         if hindrance is None:
             return 0
-        place = self._who_fits() if hindrance[0] is Reason.NO_FREE_BLOCKS else None
+        place = self.admission.who_fits(self.waiting) if hindrance[0] is Reason.NO_FREE_BLOCKS else None
         if place is None:
             plan.explain(head, Decision.DEFERRED, hindrance[0], None, **hindrance[1])
         return place
 
-    def _hindrance(self, plan: _Plan, request: Request) -> tuple[Reason, dict[str, int]] | None:
-        """Return the rule that keeps a waiting request from starting, with its numbers; None when none does."""
-        if plan.num_preempted:
-            return Reason.PREEMPTED_THIS_STEP, {"num_preempted": plan.num_preempted}
-        if len(self.running) >= self.max_num_seqs:
-            return Reason.MAX_NUM_SEQS, {"running": len(self.running), "max_num_seqs": self.max_num_seqs}
-        if plan.budget == 0:
-            budget = self.max_num_batched_tokens
-            return Reason.TOKEN_BUDGET, {"tokens": 0, "wanted_tokens": request.num_missing_tokens, "budget": budget}
-        needed, free = self._room(request)
-        return (Reason.NO_FREE_BLOCKS, {"needed_blocks": needed, "free_blocks": free}) if needed > free else None
-
-    def _room(self, request: Request) -> tuple[int, int]:
-        """Return how many blocks a waiting request needs beyond what the cache holds of it, and how many there are."""
-        match = self._match(request)
-        needed = self.kv_cache.blocks_for(request.num_tokens) - len(match.block_ids)
-        return needed, self.kv_cache.num_free_blocks - match.num_cached_blocks
-
-    def _who_fits(self) -> int | None:
-        """Let the admission policy choose among those behind a head that does not fit.
-
-        Nobody is overtaken more than MAX_OVERTAKEN times: that bounds how long a large request waits.
-        """
-        overtakable = itertools.takewhile(lambda each: each.num_overtaken < MAX_OVERTAKEN, self.waiting)
-        num_candidates = min(sum(1 for _ in overtakable), MAX_CANDIDATES)
-        candidates = self.waiting[1 : num_candidates + 1]
-        place = self.admission.choose(map(self._claim, candidates), self.kv_cache.num_free_blocks)
-        return None if place is None else place + 1
-
-    def _claim(self, request: Request) -> int:
-        """Return how many of the free blocks a waiting request would take, cached ones that it would use included."""
-        needed, free = self._room(request)
-        return needed + self.kv_cache.num_free_blocks - free
-
-    def _displace_for(self, plan: _Plan, urgent: Request) -> bool:
+    def _displace_for(self, plan: PlanDraft, urgent: Request) -> bool:
         """Preempt running requests so that a waiting one can start, if the policy lets it and that is enough."""
         if plan.num_preempted or plan.budget == 0:
             return False
         victims = [request for request in self.running if self.policy.may_displace(request, urgent)]
         num_freed = sum(self.kv_cache.num_exclusive_blocks(request.request_id) for request in victims)
-        needed, free = self._room(urgent)
+        needed, free = self.admission.room(urgent)
         if not victims or needed > free + num_freed:
             return False
-        while self._hindrance(plan, urgent) is not None:
+        while self.admission.hindrance(plan, urgent, self.running) is not None:
             if not victims:
                 return True
             victim = self.policy.choose_victim(victims)
@@ -284,11 +227,11 @@ class Scheduler:
             self._preempt(plan, victim, Reason.MORE_URGENT, urgent, urgent.num_tokens)
         return True
 
-    def _admit(self, plan: _Plan, place: int) -> None:
+    def _admit(self, plan: PlanDraft, place: int) -> None:
         """Give a waiting request its blocks and its share of the budget."""
         request = self.waiting.pop(place)
         decision = Decision.RESUMED if request.status is RequestStatus.PREEMPTED else Decision.ADMITTED
-        match = self._match(request)
+        match = self.admission.match(request)
         needed, free = self.kv_cache.blocks_for(request.num_tokens), self.kv_cache.num_free_blocks
         allocated = self.kv_cache.allocate(request.request_id, request.num_tokens, match)
         assert allocated
@@ -308,13 +251,7 @@ class Scheduler:
         request.num_overtaken = 0
         self._grant(plan, request, tokens, wanted)
 
-    def _match(self, request: Request) -> PrefixMatch:
-        """Look the beginning of a waiting request's context up in the cache."""
-        if request.sampling_params.prompt_logprobs is not None and self.kv_cache.enable_prefix_caching:
-            return PrefixMatch(miss=CacheMiss.BYPASSED)
-        return self.kv_cache.match(request.request_id, request.token_ids, request.cache_salt)
-
-    def _begin_at(self, plan: _Plan, request: Request, match: PrefixMatch) -> None:
+    def _begin_at(self, plan: PlanDraft, request: Request, match: PrefixMatch) -> None:
         """Count what was found in the cache as computed."""
         request.num_computed_tokens = match.num_tokens
         request.cache = match
@@ -324,54 +261,13 @@ class Scheduler:
             plan.num_looked_up_tokens += request.num_tokens
             plan.num_cached_tokens += match.num_tokens
 
-    def _explain_budget(self, plan: _Plan, request: Request, decision: Decision, tokens: int, wanted: int) -> None:
+    def _explain_budget(self, plan: PlanDraft, request: Request, decision: Decision, tokens: int, wanted: int) -> None:
         budget = self.max_num_batched_tokens
         plan.explain(request, decision, Reason.TOKEN_BUDGET, tokens=tokens, wanted_tokens=wanted, budget=budget)
 
-    @staticmethod
-    def _is_in(request: Request, plan: _Plan) -> bool:
-        return request.request_id in plan.shares
-
-    def _share_of(self, request: Request, plan: _Plan) -> ScheduledRequest:
-        start = request.num_computed_tokens
-        end = start + plan.shares[request.request_id]
-        return ScheduledRequest(
-            request_id=request.request_id,
-            token_ids=tuple(request.token_ids[start:end]),
-            start_position=start,
-            block_table=self.kv_cache.block_table(request.request_id),
-            is_prefill=end - start > 1 or request.num_output_tokens == 0 or end < request.num_tokens,
-            samples=end == request.num_tokens,
-            sampling_params=request.sampling_params,
-            seed=request.seed,
-            output_position=request.num_output_tokens,
-            rules=self._rules_of(request) if end == request.num_tokens else None,
-            **self._prompt_targets(request, start, end),
-        )
-
-    def _rules_of(self, request: Request) -> RowRules | None:
-        """What constrains the next token of a request; None when nothing does."""
-        params = request.sampling_params
-        is_held = request.num_output_tokens < params.min_tokens
-        if not (is_held or params.needs_context or params.logit_bias or params.allowed_token_ids is not None):
-            return None
-        return RowRules(
-            params,
-            context=tuple(request.token_ids) if params.needs_context else (),
-            num_prompt_tokens=request.num_prompt_tokens,
-            held_back_ids=tuple(sorted({*self.eos_token_ids, *params.stop_ids})) if is_held else (),
-            bad_word_ids=request.bad_word_ids,
-        )
-
-    @staticmethod
-    def _prompt_targets(request: Request, start: int, end: int) -> dict[str, Any]:
-        """Prompt tokens that rows start … end - 1 predict and that are not reported yet."""
-        if request.sampling_params.prompt_logprobs is None:
-            return {}
-        first = max(start, len(request.prompt_logprobs))
-        last = min(end, request.num_prompt_tokens - 1)
-        targets = tuple(request.token_ids[first + 1 : last + 1])
-        return {"prompt_targets": targets, "first_target_row": first - start}
+    def _share_of(self, request: Request, plan: PlanDraft) -> ScheduledRequest:
+        table = self.kv_cache.block_table(request.request_id)
+        return share_of(request, plan.shares[request.request_id], table, self.eos_token_ids)
 
     # -------------------------------------------------------------------------------- update
 

@@ -1,0 +1,57 @@
+"""One request's part of a step as plain data: its tokens, and what the sampler must know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from workbench.engine.request import Request
+from workbench.engine.row_rules import RowRules
+from workbench.engine.scheduler_output import ScheduledRequest
+
+
+def share_of(
+    request: Request, num_tokens: int, block_table: tuple[int, ...], eos_token_ids: Iterable[int]
+) -> ScheduledRequest:
+    """Return the plan's entry for the next `num_tokens` tokens of a request, which are known ones."""
+    start = request.num_computed_tokens
+    end = start + num_tokens
+    samples = end == request.num_tokens
+    return ScheduledRequest(
+        request_id=request.request_id,
+        token_ids=tuple(request.token_ids[start:end]),
+        start_position=start,
+        block_table=block_table,
+        is_prefill=end - start > 1 or request.num_output_tokens == 0 or end < request.num_tokens,
+        samples=samples,
+        sampling_params=request.sampling_params,
+        seed=request.seed,
+        output_position=request.num_output_tokens,
+        rules=_rules_of(request, eos_token_ids) if samples else None,
+        **_prompt_targets(request, start, end),
+    )
+
+
+def _rules_of(request: Request, eos_token_ids: Iterable[int]) -> RowRules | None:
+    """What constrains the next token of a request; None when nothing does."""
+    params = request.sampling_params
+    is_held = request.num_output_tokens < params.min_tokens
+    if not (is_held or params.needs_context or params.logit_bias or params.allowed_token_ids is not None):
+        return None
+    return RowRules(
+        params,
+        context=tuple(request.token_ids) if params.needs_context else (),
+        num_prompt_tokens=request.num_prompt_tokens,
+        held_back_ids=tuple(sorted({*eos_token_ids, *params.stop_ids})) if is_held else (),
+        bad_word_ids=request.bad_word_ids,
+    )
+
+
+def _prompt_targets(request: Request, start: int, end: int) -> dict[str, Any]:
+    """Prompt tokens that rows start … end - 1 predict and that are not reported yet."""
+    if request.sampling_params.prompt_logprobs is None:
+        return {}
+    first = max(start, len(request.prompt_logprobs))
+    last = min(end, request.num_prompt_tokens - 1)
+    targets = tuple(request.token_ids[first + 1 : last + 1])
+    return {"prompt_targets": targets, "first_target_row": first - start}
