@@ -19,9 +19,15 @@ ENGINE_FIELDS: Final = (
     "enable_prefix_caching",
     "scheduling_policy",
     "admission_policy",
+    "preemption_mode",
+    "swap_space",
+    "kv_layout",
+    "kv_placement",
 )
 """Engine settings in the sidebar, in the order of its controls."""
-TEXT_FIELDS: Final = ("scheduling_policy", "admission_policy")
+TEXT_FIELDS: Final = ("scheduling_policy", "admission_policy", "preemption_mode", "kv_layout", "kv_placement")
+FRACTION_FIELDS: Final = ("swap_space",)
+"""Numbers that need not be whole."""
 RELOAD_DRAIN_S: Final = 30.0
 
 
@@ -66,11 +72,13 @@ def engine_changes(service: EngineService, *wanted: float | str | None) -> Engin
 def typed_values(wanted: Sequence[float | str | bool | None]) -> dict[str, Any]:
     """Return the sidebar's values by field, in the order of `ENGINE_FIELDS`; fields left empty are not there."""
     given = dict(zip(ENGINE_FIELDS, wanted, strict=True))
-    return {
-        name: value if isinstance(value, bool) or name in TEXT_FIELDS else int(value)
-        for name, value in given.items()
-        if value is not None and value != ""
-    }
+    return {name: _typed(name, value) for name, value in given.items() if value is not None and value != ""}
+
+
+def _typed(name: str, value: float | str | bool) -> float | str | bool:
+    if isinstance(value, bool) or name in TEXT_FIELDS:
+        return value
+    return float(value) if name in FRACTION_FIELDS else int(value)
 
 
 def apply_changes(service: EngineService, changes: EngineChanges) -> EngineConfig:
@@ -100,6 +108,10 @@ def apply_note(service: EngineService, changes: EngineChanges) -> str:
         return str(error)
     if not changes.needs_reload:
         return "Taken over between two steps; nobody is interrupted."
+    return _whom_it_interrupts(service) + _what_it_costs(changes)
+
+
+def _whom_it_interrupts(service: EngineService) -> str:
     record = service.recorder.latest
     running, waiting = (record.num_running, record.num_waiting) if record is not None else (0, 0)
     if not running + waiting:
@@ -109,3 +121,9 @@ def apply_note(service: EngineService, changes: EngineChanges) -> str:
         f"The engine reloads. {count} request{'s' if count > 1 else ''} under way "
         f"get{'' if count > 1 else 's'} {RELOAD_DRAIN_S:.0f} s to finish; the rest ends with engine_reload."
     )
+
+
+def _what_it_costs(changes: EngineChanges) -> str:
+    if changes.values.get("kv_layout") != "contiguous":
+        return ""
+    return " In the contiguous layout the prefix cache and beam search are not active."

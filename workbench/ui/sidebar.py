@@ -32,6 +32,17 @@ POLICY_WORDS: Final = (
 )
 ADMISSION_WORDS: Final = (("strict", "Nobody"), ("first_fit", "First fit"), ("best_fit", "Best fit"))
 """Who may start when the first in the queue does not fit."""
+PREEMPTION_WORDS: Final = (("recompute", "Recompute"), ("swap", "Swap"), ("auto", "Auto"))
+LAYOUT_WORDS: Final = (("paged", "Paged"), ("contiguous", "Contiguous"))
+PLACEMENT_WORDS: Final = (("first_fit", "First fit"), ("best_fit", "Best fit"))
+PREEMPTION_NOTE: Final = (
+    "Who has to make room is computed again later, or kept in host memory (swap). Auto takes what is estimated to "
+    "cost less."
+)
+LAYOUT_NOTE: Final = (
+    "Contiguous reserves one run of blocks for all that a request may become, as before paging: without prefix cache "
+    "and beam search. Placement: the first run that is long enough, or the tightest."
+)
 STORAGE_KEY: Final = "wb-sampling"
 STORAGE_SECRET: Final = "inference-workbench"  # nothing is secret; a random one would be lost at a restart
 KEEP_FORM: Final = f"(kept, ...values) => [window.wbFormShown ? {{ version: {FORM_VERSION}, values }} : kept]"
@@ -95,9 +106,10 @@ class _Controls:
 
 
 def _engine_section(service: EngineService) -> list[Any]:
+    """The controls in the order of `ENGINE_FIELDS`."""
     current = current_engine_values(service)
     with gr.Accordion("Engine", open=True, elem_classes="wb-section wb-everyone"), gr.Row(elem_classes="wb-form"):
-        return [
+        usual = [
             gr.Radio(
                 [(str(size), size) for size in BLOCK_SIZES],
                 value=current["block_size"],
@@ -106,14 +118,7 @@ def _engine_section(service: EngineService) -> list[Any]:
                 elem_id="wb-block-size",
             ),
             *(
-                gr.Number(
-                    current[name],
-                    label=label,
-                    precision=0,
-                    elem_classes=["wb-field", "wb-mono", _tag(name)],
-                    elem_id=f"wb-{name.replace('_', '-')}",
-                    min_width=0,
-                )
+                _number(current, name, label)
                 for name, label in (
                     ("num_blocks", "Blocks"),
                     ("max_num_batched_tokens", "Token budget"),
@@ -126,21 +131,40 @@ def _engine_section(service: EngineService) -> list[Any]:
                 elem_classes=["wb-check", "wb-full", _tag("enable_prefix_caching")],
                 elem_id="wb-enable-prefix-caching",
             ),
-            *(
-                gr.Dropdown(
-                    [(words, name) for name, words in choices],
-                    value=current[field],
-                    label=label,
-                    elem_classes=["wb-field", _tag(field)],
-                    elem_id=f"wb-{field.replace('_', '-')}",
-                    min_width=0,
-                )
-                for field, label, choices in (
-                    ("scheduling_policy", "Policy", POLICY_WORDS),
-                    ("admission_policy", "Past the head", ADMISSION_WORDS),
-                )
-            ),
+            _dropdown(current, "scheduling_policy", "Policy", POLICY_WORDS),
+            _dropdown(current, "admission_policy", "Past the head", ADMISSION_WORDS),
+            _dropdown(current, "preemption_mode", "Preemption", PREEMPTION_WORDS),
+            _number(current, "swap_space", "Swap GiB", precision=None),
         ]
+        gr.HTML(note(PREEMPTION_NOTE), elem_classes="wb-form-note")
+        layout = [
+            _dropdown(current, "kv_layout", "Layout", LAYOUT_WORDS),
+            _dropdown(current, "kv_placement", "Placement", PLACEMENT_WORDS),
+        ]
+        gr.HTML(note(LAYOUT_NOTE), elem_classes="wb-form-note")
+    return [*usual, *layout]
+
+
+def _number(current: dict[str, Any], name: str, label: str, precision: int | None = 0) -> gr.Number:
+    return gr.Number(
+        current[name],
+        label=label,
+        precision=precision,
+        elem_classes=["wb-field", "wb-mono", _tag(name)],
+        elem_id=f"wb-{name.replace('_', '-')}",
+        min_width=0,
+    )
+
+
+def _dropdown(current: dict[str, Any], name: str, label: str, choices: tuple[tuple[str, str], ...]) -> gr.Dropdown:
+    return gr.Dropdown(
+        [(words, value) for value, words in choices],
+        value=current[name],
+        label=label,
+        elem_classes=["wb-field", _tag(name)],
+        elem_id=f"wb-{name.replace('_', '-')}",
+        min_width=0,
+    )
 
 
 def _tag(name: str) -> str:
