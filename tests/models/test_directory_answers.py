@@ -141,5 +141,5 @@ def logits_after_each(loaded: LoadedModel, token_ids: list[int]) -> torch.Tensor
     keys, values = kv_cache_shapes(len(blocks), 16, config.num_kv_heads, config.head_size)
     caches = [(torch.zeros(keys), torch.zeros(values)) for _ in range(config.num_layers)]
     with torch.inference_mode():
-        hidden = loaded.model.forward(torch.tensor(token_ids), metadata, caches)
+        hidden = loaded.model.forward(torch.tensor(token_ids), [metadata] * len(config.layer_groups), caches)
         return loaded.model.compute_logits(hidden)

@@ -230,6 +230,6 @@ def test_forward_of_a_tiny_model_does_not_depend_on_the_backend(tmp_path):
         model = load_model(str(tmp_path / "tiny.gguf"), load_backend(backend), lambda _: None).model
         keys, values = kv_cache_shapes(2, 8, 2, 16)
         caches = [(torch.zeros(keys), torch.zeros(values)) for _ in range(2)]
-        logits.append(model.compute_logits(model.forward(tokens, metadata, caches)))
+        logits.append(model.compute_logits(model.forward(tokens, [metadata], caches)))
     assert logits[0].shape == (7, 269)
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)

@@ -45,7 +45,7 @@ def test_default_model_logits_equal_those_of_transformers(loaded, reference):
     keys, values = kv_cache_shapes(num_blocks, 16, config.num_kv_heads, config.head_size)
     caches = [(torch.zeros(keys), torch.zeros(values)) for _ in range(config.num_layers)]
     with torch.inference_mode():
-        ours = model.compute_logits(model.forward(token_ids, metadata, caches))
+        ours = model.compute_logits(model.forward(token_ids, [metadata], caches))
         theirs = reference(token_ids[None]).logits[0]
     assert ours.shape == (length, 49152)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3)

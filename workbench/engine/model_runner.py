@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -25,8 +26,13 @@ KVCache = list[tuple[torch.Tensor, torch.Tensor]]
 class CausalLM(Protocol):
     """The part of a model that the runner needs."""
 
-    def forward(self, token_ids: torch.Tensor, metadata: AttentionMetadata, kv_caches: KVCache) -> torch.Tensor:
-        """Token ids int64 [T] → hidden states [T, hidden] after the final norm; writes the KV cache."""
+    def forward(
+        self, token_ids: torch.Tensor, metadata: Sequence[AttentionMetadata], kv_caches: KVCache
+    ) -> torch.Tensor:
+        """Token ids int64 [T] → hidden states [T, hidden] after the final norm; writes the KV cache.
+
+        metadata: one for each of the model's `layer_groups`.
+        """
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [S, hidden] → logits float32 [S, vocab]."""
@@ -39,6 +45,7 @@ class ModelRunner:
         """Allocate keys and values, float32: all layers in one tensor each, a layer as in `kv_cache_shapes`."""
         self._model = model
         self._vocab_size = config.vocab_size
+        self._num_layer_groups = len(config.layer_groups)
         self._block_size = block_size
         keys, values = kv_cache_shapes(num_blocks, block_size, config.num_kv_heads, config.head_size)
         self._keys, self._values = _storage((config.num_layers, *keys)), _storage((config.num_layers, *values))
@@ -49,7 +56,8 @@ class ModelRunner:
         if not plan.scheduled:
             return ModelRunnerOutput()
         batch = build_batch(plan, self._block_size)
-        hidden = self._model.forward(batch.token_ids, batch.metadata, self._kv_caches)
+        metadata = [batch.metadata] * self._num_layer_groups
+        hidden = self._model.forward(batch.token_ids, metadata, self._kv_caches)
         prompt_logprobs = self._prompt_logprobs(plan, batch, hidden)
         if not batch.sampled:
             return ModelRunnerOutput(prompt_logprobs=prompt_logprobs)

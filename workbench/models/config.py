@@ -7,6 +7,16 @@ from dataclasses import dataclass, field
 from workbench.models.rope import RopeScaling
 
 
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers that attend equally far back, and so need the same blocks."""
+
+    window: int | None
+    """Tokens to which one attends, itself included; None where it attends to all before it."""
+    layers: tuple[int, ...]
+    """Their numbers, ascending."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """What a Llama-family decoder is made of. All sizes count elements."""
@@ -36,3 +46,14 @@ class ModelConfig:
     """So has attention's output projection (Llama's `attention_bias` sets both)."""
     mlp_bias: bool = False
     """So have gate, up and down."""
+    sliding_windows: tuple[int | None, ...] = ()
+    """Each layer's window as in `LayerGroup`; empty where no layer has one."""
+
+    @property
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """The layers by window, in order of first appearance; one group where all are alike."""
+        windows = self.sliding_windows or (None,) * self.num_layers
+        return tuple(
+            LayerGroup(window, tuple(layer for layer in range(self.num_layers) if windows[layer] == window))
+            for window in dict.fromkeys(windows)
+        )

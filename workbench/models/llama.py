@@ -5,6 +5,7 @@ It calls nothing but the `Ops` it was given, so the backend decides how things a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -67,6 +68,10 @@ class LlamaForCausalLM:
         self.weights = weights.prepared_for(ops)
         self._ops = ops
         self._shape = DecoderLayerShape(config.num_heads, config.num_kv_heads, config.head_size, config.rms_norm_eps)
+        groups = config.layer_groups
+        self._group_of_layer = [
+            next(i for i, group in enumerate(groups) if layer in group.layers) for layer in range(config.num_layers)
+        ]
         self._cos_sin = rotary_table(
             config.head_size,
             config.rope_theta,
@@ -78,13 +83,14 @@ class LlamaForCausalLM:
     def forward(
         self,
         token_ids: torch.Tensor,
-        metadata: AttentionMetadata,
+        metadata: Sequence[AttentionMetadata],
         kv_caches: list[tuple[torch.Tensor, torch.Tensor]],
     ) -> torch.Tensor:
         """Run all layers over this step's tokens and write their keys and values into the caches.
 
-        token_ids: int64 [T]. kv_caches: per layer keys and values, float32, in the
-        shapes of `kernels.ops.kv_cache_shapes`, **mutated** at metadata.slot_mapping.
+        token_ids: int64 [T]. metadata: one for each of `ModelConfig.layer_groups`. kv_caches: per layer
+        keys and values, float32, in the shapes of `kernels.ops.kv_cache_shapes`, **mutated** at the
+        slot_mapping of the layer's group.
 
         Returns: float32 [T, hidden], after the final norm.
         """
@@ -92,9 +98,10 @@ class LlamaForCausalLM:
         next_norms = [*(layer.input_norm for layer in layers[1:]), self.weights.final_norm]
         residual = self.weights.embedding.rows(token_ids)
         hidden = ops.rms_norm(residual, layers[0].input_norm, self._shape.eps)
-        for layer, next_norm, kv_cache in zip(layers, next_norms, kv_caches, strict=True):
+        parts = zip(layers, next_norms, kv_caches, self._group_of_layer, strict=True)
+        for layer, next_norm, kv_cache, group in parts:
             hidden = ops.decoder_layer(
-                hidden, residual, layer, next_norm, self._shape, kv_cache, self._cos_sin, metadata
+                hidden, residual, layer, next_norm, self._shape, kv_cache, self._cos_sin, metadata[group]
             )
         return hidden
 
