@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from workbench.engine.service import EngineService
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 7860
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 7860
 STOP_S = 3.0
 """Seconds that the engine gets to end its step or its loading."""
 
@@ -109,10 +108,11 @@ def build_app(
     import gradio
 
     from workbench.server.live import build_live_router
+    from workbench.ui import explain
     from workbench.ui.app_ui import build_ui, page_options
 
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(build_live_router(service))
+    app.include_router(build_live_router(service, explain))
     page = build_ui(service, presets, preset.name, show_token_text=show_text, preset_directory=save_to)
     return gradio.mount_gradio_app(app, page, path="/", **page_options())
 

@@ -20,6 +20,7 @@ from workbench.engine.worker import Pause
 from workbench.sampling_params import SamplingParams
 from workbench.server.live import build_live_router
 from workbench.telemetry.records import BlockStatus, PoolSnapshot, StepRecord
+from workbench.ui import explain
 from workbench.ui.components.assets import ui_assets
 from workbench.ui.components.block_map import compact_map
 from workbench.ui.components.header_strip import header_strip
@@ -60,7 +61,7 @@ def build_map_app(service: Any) -> fastapi.FastAPI:
             with gr.Tab("Blocks", id="blocks"):
                 build_blocks_page(service)
     app = fastapi.FastAPI()
-    app.include_router(build_live_router(service))
+    app.include_router(build_live_router(service, explain))
     return gr.mount_gradio_app(
         app,
         page,
@@ -104,13 +105,13 @@ def bottom_pixel(page: Page, block: int) -> list[int]:
     return color
 
 
-def shown_states(page: Page) -> list[tuple[int, int, int, str | None, int]]:
-    """Status, references, fill, owner and logical index of each block in the page's store."""
+def shown_states(page: Page) -> list[tuple[int, int, int, tuple[str, ...], int]]:
+    """Status, references, fill, owners and logical index of each block in the page's store."""
     rows = page.evaluate(
         """() => { const v = wb.store.live; return [...v.status].map((s, b) =>
-        [s, v.refs[b], v.filled[b], v.ownerOf(b) ? v.ownerOf(b).id : null, v.logical[b]]); }"""
+        [s, v.refs[b], v.filled[b], v.ownersOf(b).map(r => r.id), v.logical[b]]); }"""
     )
-    return [tuple(row) for row in rows]
+    return [(status, refs, filled, tuple(owners), logical) for status, refs, filled, owners, logical in rows]
 
 
 READ_CELLS = """() => {
@@ -212,6 +213,5 @@ def run_steps(service: EngineService, num_steps: int) -> None:
 
 def run_simulated(service: FakeService, num_steps: int) -> None:
     for _ in range(num_steps):
-        if service.engine.random.random() < 0.3:
-            service.engine.add_random()
+        service.engine.act_at_random()
         service.step()

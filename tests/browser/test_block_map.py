@@ -220,7 +220,7 @@ def test_just_allocated_cells_flash_unless_motion_is_reduced(serve: Serve, open_
     service.step()
     for page in pages.values():
         wait_for_step(page, 0)
-    pages["no-preference"].wait_for_function("window.flashes > 0 && wb.store.turnedAt.size === 0")
+    pages["no-preference"].wait_for_function("window.flashes > 0 && wb.store.flashes.size === 0")
     assert pages["reduce"].evaluate("window.flashes") == 0
     for page in pages.values():
         assert check_pixels(page, service.pool_snapshot())["active"] == 3

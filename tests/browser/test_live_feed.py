@@ -84,7 +84,7 @@ def test_engine_reload_leaves_no_stale_cell(service: EngineService, serve: Serve
     page.wait_for_function("[...wb.store.live.status].filter(s => s === 2).length > 5")
     service.reload(replace(service.config, num_blocks=50, block_size=32), drain_s=0)
     page.wait_for_function("wb.store.live.numBlocks === 50 && wb.store.live.blockSize === 32")
-    assert shown_states(page) == states_in(service.pool_snapshot()) == [(0, 0, 0, None, -1)] * 50
+    assert shown_states(page) == states_in(service.pool_snapshot()) == [(0, 0, 0, (), -1)] * 50
     service.submit([5] * 40, SamplingParams(max_tokens=5, ignore_eos=True), lambda event: None)
     page.wait_for_function("wb.store.live.stepId >= 5")
     page.wait_for_function("[...wb.store.live.status].every(s => s !== 2)")
@@ -167,7 +167,7 @@ def test_decoder_in_the_page_refuses_what_is_not_a_frame(serve: Serve, open_page
           const good = await (await fetch('live/frame')).arrayBuffer();
           const change = (offset, value) => { const b = good.slice(0); new Uint8Array(b)[offset] = value; return b; };
           const cases = { empty: new ArrayBuffer(0), short: good.slice(0, 43), magic: change(0, 88),
-            format: change(4, 2), kind: change(6, 7), cut: good.slice(0, good.byteLength - 1), good };
+            format: change(4, 1), kind: change(6, 7), cut: good.slice(0, good.byteLength - 1), good };
           return Object.entries(cases).map(([name, bytes]) => {
             try { wb.decodeFrame(bytes); return `${name}: accepted`; }
             catch (e) { return `${name}: ${e instanceof wb.FrameError ? 'refused' : e}`; }

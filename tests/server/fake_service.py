@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from tests.telemetry.simulated_engine import SimulatedEngine
+from workbench.config import EngineConfig
 from workbench.engine.messages import BlockDetails, ServiceState, ServiceStatus
 from workbench.telemetry.records import BlockState, PoolSnapshot, StepRecord
 
@@ -30,7 +31,9 @@ class FakeRecorder:
 class FakeService:
     """`step()` runs one simulated step and tells the subscribers, as the engine thread would."""
 
-    def __init__(self, num_blocks: int = 64, seed: int = 0) -> None:
+    def __init__(self, num_blocks: int = 64, seed: int = 0, num_swap_blocks: int = 0) -> None:
+        self.config = EngineConfig()
+        self.num_swap_blocks = num_swap_blocks
         self.recorder = FakeRecorder()
         self.listeners: list[Callable[[StepRecord], None]] = []
         self.status = ServiceStatus(
@@ -54,7 +57,9 @@ class FakeService:
     def load(self, num_blocks: int = 64, seed: int = 0) -> None:
         """A new engine in a new epoch."""
         epoch = self.status.epoch + 1
-        self.recorder.engine = SimulatedEngine(num_blocks=num_blocks, seed=seed, epoch=epoch)
+        self.recorder.engine = SimulatedEngine(
+            num_blocks=num_blocks, seed=seed, epoch=epoch, num_swap_blocks=self.num_swap_blocks
+        )
         self.recorder.records = []
         self.status = msgspec.structs.replace(self.status, epoch=epoch, num_blocks=num_blocks)
 

@@ -10,11 +10,12 @@ from fastapi.testclient import TestClient
 from tests.server.fake_service import FakeService
 from workbench.engine.messages import ServiceState
 from workbench.server.live import build_live_router
+from workbench.ui import explain
 
 
 def health(service: FakeService) -> tuple[int, dict[str, object]]:
     app = FastAPI()
-    app.include_router(build_live_router(service))
+    app.include_router(build_live_router(service, explain))
     response = TestClient(app).get("/health")
     return response.status_code, response.json()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -16,17 +17,18 @@ from tests.server.live_client import LiveClient, states_in
 from workbench.engine.messages import ServiceState
 from workbench.server.feed import QUEUE_LENGTH, LiveFeed
 from workbench.server.live import _send_frames, build_live_router
+from workbench.ui import explain
 
 
 @pytest.fixture
 def service() -> FakeService:
-    return FakeService(num_blocks=24, seed=5)
+    return FakeService(num_blocks=24, seed=5, num_swap_blocks=12)
 
 
 @pytest.fixture
 def http(service: FakeService) -> Iterator[TestClient]:
     app = FastAPI()
-    app.include_router(build_live_router(service, interval_s=0.005, heartbeat_s=0.02))
+    app.include_router(build_live_router(service, explain, interval_s=0.005, heartbeat_s=0.02))
     with TestClient(app) as client:
         yield client
 
@@ -39,8 +41,7 @@ def poll(http: TestClient, client: LiveClient) -> None:
 
 def run_random_steps(service: FakeService, num_steps: int) -> None:
     for _ in range(num_steps):
-        if service.engine.random.random() < 0.3:
-            service.engine.add_random()
+        service.engine.act_at_random()
         service.step()
 
 
@@ -134,7 +135,7 @@ class SlowSocket:
 
 def test_websocket_builds_no_frame_while_the_client_is_busy_with_the_last(service: FakeService) -> None:
     async def scenario() -> None:
-        feed, socket, client = LiveFeed(service), SlowSocket(), LiveClient()
+        feed, socket, client = LiveFeed(service, explain), SlowSocket(), LiveClient()
         gone: asyncio.Task[None] = asyncio.create_task(asyncio.sleep(3600))
         feed.drain()
         sending = asyncio.create_task(_send_frames(socket, feed, 0, gone, 0.001, 60))  # type: ignore[arg-type]
@@ -181,7 +182,7 @@ def test_two_servers_never_share_an_epoch() -> None:
     clients = []
     for _ in range(2):
         app = FastAPI()
-        app.include_router(build_live_router(FakeService()))
+        app.include_router(build_live_router(FakeService(), explain))
         client = LiveClient()
         poll(TestClient(app), client)
         clients.append(client)
@@ -198,7 +199,7 @@ def test_reload_leaves_no_stale_block(service: FakeService, http: TestClient) ->
         while client.frame is None or client.frame.epoch != 2:
             client.apply(socket.receive_bytes())
         assert client.frame.is_full
-        assert client.states() == [(0, 0, 0, None, -1)] * 12
+        assert client.states() == [(0, 0, 0, (), -1)] * 12
         assert client.frame.body["requests"] == []
         service.engine.add(20, 5)
         service.step()
@@ -213,7 +214,7 @@ def test_records_of_the_old_engine_are_dropped_after_a_reload(service: FakeServi
     run_random_steps(service, 10)
     service.load(num_blocks=24)
     poll(http, client)
-    assert client.states() == [(0, 0, 0, None, -1)] * 24
+    assert client.states() == [(0, 0, 0, (), -1)] * 24
 
 
 @pytest.mark.parametrize("capacity", [10_000, 5], ids=["recorder-knows-all", "recorder-forgot-some"])
@@ -233,9 +234,10 @@ def test_feed_catches_up_when_records_were_lost(service: FakeService, http: Test
 def test_feed_that_starts_late_shows_the_steps_before_it() -> None:
     service = FakeService(num_blocks=24, seed=2)
     service.engine.add(4, 1000)
-    run_random_steps(service, 50)
+    for _ in range(50):
+        service.step()
     app = FastAPI()
-    app.include_router(build_live_router(service))
+    app.include_router(build_live_router(service, explain))
     client = LiveClient()
     poll(TestClient(app), client)
     assert client.states() == states_in(service.pool_snapshot())
@@ -275,12 +277,135 @@ def test_request_rows_name_status_slot_and_tokens(service: FakeService, http: Te
     client = LiveClient()
     poll(http, client)
     assert client.frame is not None
+    waiting = "waiting: needs 33 blocks, 22 are free"
+    numbers = {"needed_blocks": 33, "free_blocks": 22}
     assert client.frame.body["requests"] == [
-        [1, "r1", "running", 0, 20, 2, 21, 2, False, 0],
-        [2, "r2", "waiting", None, 500, 0, 0, 0, False, 0],
+        [1, "r1", "running", 0, 20, 2, 21, 2, False, 0, "r1", 1, 0, 0, "", 0, 25, None, None],
+        [
+            *(2, "r2", "waiting", None, 500, 0, 0, 0, False, 0, "r2", 1, 0, 0, "", 0, 505),
+            ["deferred", "no_free_blocks", numbers, None, 0, waiting],
+            None,
+        ],
     ]
+    assert client.frame.body["living"] == [1, 2]
     figures = client.frame.body["figures"]
     assert (figures["running"], figures["waiting"], figures["active_blocks"]) == (1, 1, 2)
+
+
+def test_rows_come_again_only_when_they_changed_and_the_queue_keeps_its_order(
+    service: FakeService, http: TestClient
+) -> None:
+    service.engine.add(20, 50)
+    service.engine.add(500, 5)
+    service.engine.add(600, 5)
+    service.step()
+    client = LiveClient()
+    poll(http, client)
+    service.engine.waiting.reverse()
+    service.step()
+    poll(http, client)
+    assert client.frame is not None
+    assert not client.frame.is_full
+    assert client.frame.body["living"] == [1, 3, 2]
+    assert [row["id"] for row in client.rows.values()] == ["r1", "r3", "r2"]
+    service.step()
+    poll(http, client)
+    assert [row[1] for row in client.frame.body["requests"]] == ["r1"]
+    assert [row["id"] for row in client.rows.values()] == ["r1", "r3", "r2"]
+
+
+def test_rows_of_ended_requests_are_dropped(service: FakeService, http: TestClient) -> None:
+    service.engine.add(4, 2)
+    service.engine.add(4, 50)
+    service.step()
+    client = LiveClient()
+    poll(http, client)
+    service.step()
+    poll(http, client)
+    assert [row["id"] for row in client.rows.values()] == ["r2"]
+
+
+def test_frame_gives_all_owners_of_shared_blocks_as_runs(service: FakeService, http: TestClient) -> None:
+    service.engine.add(40, 50)
+    service.step()
+    service.engine.fork("r1")
+    service.engine.fork("r1")
+    service.step()
+    client = LiveClient()
+    poll(http, client)
+    assert client.frame is not None
+    assert client.frame.body["shared"] == [[0, 2, 2, 3]]
+    assert [owners for _, _, _, owners, _ in client.states()[:5]] == [
+        ("r1", "r1.1", "r1.2"),
+        ("r1", "r1.1", "r1.2"),
+        ("r1.2",),
+        ("r1",),
+        ("r1.1",),
+    ]
+
+
+def test_frame_tells_each_movement_once_and_the_last_ones_when_full(service: FakeService, http: TestClient) -> None:
+    client = LiveClient()
+    service.engine.add(40, 50)
+    service.step()
+    poll(http, client)
+    service.engine.fork("r1")
+    service.step()
+    poll(http, client)
+    assert client.frame is not None
+    assert client.frame.body["transfers"] == [[1, "copy", "r1", [2, 3]]]
+    assert client.frame.body["figures"]["copy"] == 1
+    service.step()
+    poll(http, client)
+    assert client.frame.body["transfers"] == []
+    late = LiveClient()
+    poll(http, late)
+    assert late.frame is not None
+    assert late.frame.body["transfers"] == [[1, "copy", "r1", [2, 3]]]
+
+
+def test_frame_tells_a_swap_its_reason_and_what_is_left_of_the_swap_space(
+    service: FakeService, http: TestClient
+) -> None:
+    client = LiveClient()
+    service.engine.add(150, 200)
+    service.engine.add(150, 200)
+    while not service.engine.transfers:
+        service.step()
+    poll(http, client)
+    assert client.frame is not None
+    row = client.rows[2]
+    assert (row["status"], row["num_swapped_blocks"], row["num_blocks"]) == ("swapped", 12, 0)
+    decision, reason, numbers, cause, step_id, sentence = row["preemption"]
+    assert (decision, reason, cause, step_id) == ("preempted", "no_free_blocks", "r1", service.engine.step_id)
+    assert numbers == {"needed_blocks": 1, "free_blocks": 0, "swapped_blocks": 12}
+    assert sentence == "preempted: r1 needed 1 block, 0 were free; kept in host memory (12 blocks)"
+    figures = client.frame.body["figures"]
+    assert (figures["swap_blocks"], figures.get("free_swap_blocks", 0), figures["swap_out"]) == (12, 0, 12)
+    assert [move[1:3] for move in client.frame.body["transfers"]] == [["swap_out", "r2"]]
+
+
+def test_frame_gives_waste_and_what_a_contiguous_allocator_would_have_reserved(
+    service: FakeService, http: TestClient
+) -> None:
+    service.engine.add(20, 50)
+    service.step()
+    client = LiveClient()
+    poll(http, client)
+    assert client.frame is not None
+    figures = client.frame.body["figures"]
+    assert (figures["waste_slots"], figures["contiguous_blocks"]) == (12, 5)
+    assert "waste_blocks" not in figures
+
+
+def test_frame_says_which_layout_the_engine_has(service: FakeService, http: TestClient) -> None:
+    client = LiveClient()
+    poll(http, client)
+    assert client.frame is not None
+    assert client.frame.body["service"]["kv_layout"] == "paged"
+    service.config = replace(service.config, kv_layout="contiguous")
+    poll(http, client)
+    assert client.frame.body["service"]["kv_layout"] == "contiguous"
 
 
 @pytest.mark.parametrize("origin", ["http://elsewhere.example", "http://testserver:81", "null"])

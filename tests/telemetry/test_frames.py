@@ -50,7 +50,7 @@ def test_frame_delta_keeps_ids_and_records() -> None:
 
 def test_frame_layout_is_the_documented_one() -> None:
     data = encode(make_frame([2]))
-    assert data[:8] == b"WBLF\x01\x00\x01\x00"
+    assert data[:8] == b"WBLF\x02\x00\x01\x00"
     assert struct.unpack_from("<IIIIiIHHII", data, 8)[:9] == (0xDEADBEEF, 2, 9, 4, 5, 3, 16, 0, 1)
     assert struct.unpack_from("<IBBHIiII", data, 44) == (2, 1, 16, 0, 0, 4, 2, 2)
     assert data[68:].startswith(b'{"figures"')
@@ -75,7 +75,7 @@ FULL, DELTA = encode(make_frame()), encode(make_frame([2]))
         (b"", "0 bytes are shorter than the header of 44"),
         (FULL[:43], "43 bytes are shorter than the header of 44"),
         (corrupt(FULL, 0, b"HTTP"), "starts with b'HTTP'"),
-        (corrupt(FULL, 4, b"\x02\x00"), "frame format 2 is not 1: reload the page"),
+        (corrupt(FULL, 4, b"\x01\x00"), "frame format 1 is not 2: reload the page"),
         (corrupt(FULL, 6, b"\x07"), "kind 7 is neither full"),
         (FULL[:-1], "where the header announces"),
         (FULL + b" ", "where the header announces"),
@@ -105,7 +105,7 @@ def test_decode_refuses_every_truncation() -> None:
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_decode_survives_random_bytes(data: bytes) -> None:
-    for candidate in (data, b"WBLF\x01\x00" + data):
+    for candidate in (data, b"WBLF\x02\x00" + data):
         try:
             frame = decode(candidate)
         except FrameError:

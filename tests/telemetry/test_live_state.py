@@ -16,7 +16,7 @@ def make_state(engine: SimulatedEngine, epoch: int = 1) -> LiveState:
     return state
 
 
-def blocks_of(state: LiveState) -> list[tuple[int, int, int, int, str | None, int]]:
+def blocks_of(state: LiveState) -> list[tuple[int, int, int, int, tuple[str, ...], int]]:
     """The state's blocks in the form of `BlockState`."""
     ids = {r.key: name for name, r in state.requests.items()}
     return [
@@ -25,17 +25,16 @@ def blocks_of(state: LiveState) -> list[tuple[int, int, int, int, str | None, in
             int(b["status"]),
             int(b["ref_count"]),
             int(b["num_filled"]),
-            ids.get(int(b["owner"])),
+            tuple(ids[key] for key in (int(b["owner"]), *state.further_owners.get(i, ())) if key),
             int(b["logical_index"]),
         )
         for i, b in enumerate(state.blocks)
     ]
 
 
-def blocks_in(snapshot: PoolSnapshot) -> list[tuple[int, int, int, int, str | None, int]]:
+def blocks_in(snapshot: PoolSnapshot) -> list[tuple[int, int, int, int, tuple[str, ...], int]]:
     return [
-        (b.block_id, int(b.status), b.ref_count, b.num_filled, next(iter(b.request_ids), None), b.logical_index)
-        for b in snapshot.blocks
+        (b.block_id, int(b.status), b.ref_count, b.num_filled, b.request_ids, b.logical_index) for b in snapshot.blocks
     ]
 
 
@@ -49,23 +48,22 @@ def test_live_state_shows_the_blocks_of_a_first_step() -> None:
     state = make_state(engine)
     state.apply(engine.step())
     assert blocks_of(state) == [
-        (0, 2, 1, 16, "r1", 0),
-        (1, 2, 1, 4, "r1", 1),
-        (2, 0, 0, 0, None, -1),
-        (3, 0, 0, 0, None, -1),
+        (0, 2, 1, 16, ("r1",), 0),
+        (1, 2, 1, 4, ("r1",), 1),
+        (2, 0, 0, 0, (), -1),
+        (3, 0, 0, 0, (), -1),
     ]
     assert state.step_id == 0
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_live_state_equals_the_pool_after_every_random_step(seed: int) -> None:
-    engine = SimulatedEngine(num_blocks=24, seed=seed)
+    engine = SimulatedEngine(num_blocks=24, seed=seed, num_swap_blocks=12)
     state = make_state(engine)
     seen: set[BlockStatus] = set()
     most_references = 0
     for _ in range(300):
-        if engine.random.random() < 0.3:
-            engine.add_random()
+        engine.act_at_random()
         state.apply(engine.step())
         snapshot = engine.snapshot()
         assert blocks_of(state) == blocks_in(snapshot)
@@ -73,6 +71,7 @@ def test_live_state_equals_the_pool_after_every_random_step(seed: int) -> None:
         most_references = max(most_references, *(b.ref_count for b in snapshot.blocks))
     assert seen == {BlockStatus.FREE, BlockStatus.CACHED, BlockStatus.ACTIVE}
     assert most_references > 1
+    assert min(state.traffic.num_blocks.values()) > 0
 
 
 def test_live_state_ignores_a_record_that_it_knows() -> None:
@@ -98,6 +97,25 @@ def test_changed_since_names_exactly_the_blocks_of_later_steps() -> None:
     assert state.changed_since(0).tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
+def test_changed_since_names_a_block_whose_further_owners_changed() -> None:
+    engine = SimulatedEngine(num_blocks=8)
+    engine.add(num_prompt_tokens=40, max_tokens=9)
+    state = make_state(engine)
+    state.apply(engine.step())
+    engine.fork("r1")
+    state.apply(engine.step())
+    keys = {name: request.key for name, request in state.requests.items()}
+    assert state.further_owners == {0: (keys["r1.1"],), 1: (keys["r1.1"],)}
+    before = state.version
+    record = engine.step()
+    swapped = tuple(
+        msgspec.structs.replace(engine.state(block), request_ids=("r1", "r9")) for block in (0, 1)
+    )  # r9 is not known: the second owner has gone, and the count tells nothing of it
+    state.apply(msgspec.structs.replace(record, block_changes=swapped))
+    assert state.changed_since(before).tolist() == [0, 1]
+    assert state.further_owners == {}
+
+
 def test_since_step_is_the_allocation_and_changed_step_the_last_change() -> None:
     engine = SimulatedEngine(num_blocks=8)
     engine.add(num_prompt_tokens=3, max_tokens=9)
@@ -114,7 +132,7 @@ def test_since_step_of_a_cached_block_is_its_last_use() -> None:
     state = make_state(engine)
     for _ in range(5):
         state.apply(engine.step())
-    assert blocks_of(state)[0] == (0, 1, 0, 16, None, 0)
+    assert blocks_of(state)[0] == (0, 1, 0, 16, (), 0)
     assert state.blocks["since_step"].tolist()[0] == 2
 
 
@@ -192,7 +210,7 @@ def test_reset_begins_an_epoch_with_every_block_free_and_a_later_version() -> No
     assert (state.epoch, state.num_blocks, state.block_size, state.step_id) == (2, 3, 8, -1)
     assert state.version > version
     assert state.changed_since(version).tolist() == [0, 1, 2]
-    assert blocks_of(state) == [(0, 0, 0, 0, None, -1), (1, 0, 0, 0, None, -1), (2, 0, 0, 0, None, -1)]
+    assert blocks_of(state) == [(0, 0, 0, 0, (), -1), (1, 0, 0, 0, (), -1), (2, 0, 0, 0, (), -1)]
     assert state.requests == {}
 
 

@@ -11,26 +11,42 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from workbench.telemetry.frames import Frame, encode
-from workbench.telemetry.live_state import BLOCK_DTYPE, LiveState
-from workbench.telemetry.records import RequestState, RequestStatus, StepRecord
+from workbench.telemetry.live_requests import LiveRequest, StandingDecision
+from workbench.telemetry.live_state import BLOCK_DTYPE, Figures, LiveState
+from workbench.telemetry.records import CacheMiss, Explanation, RequestStatus, StepRecord, TransferKind
 
 logger = logging.getLogger(__name__)
 
 QUEUE_LENGTH = 2048
 """Step records held for the event loop."""
-MAX_WAITING_ROWS = 64
-"""Waiting requests named in a frame; all of them are counted."""
+MOVEMENTS_SHOWN = 8
+"""Movements in a full frame."""
+
+
+class Words(Protocol):
+    """What stands behind the codes of step records, in the visitor's language."""
+
+    def explain(self, explanation: Explanation) -> str:
+        """A decision of the scheduler as one sentence with its numbers."""
+
+    def explain_miss(self, miss: CacheMiss | None, differs_at: int | None = None) -> str:
+        """Why no more of a context was found in the cache; empty when nothing was missing."""
 
 
 class EngineDoor(Protocol):
     """What the server needs of `engine.service.EngineService`."""
+
+    @property
+    def config(self) -> Any:
+        """`EngineConfig` in force."""
 
     @property
     def status(self) -> Any:
@@ -47,13 +63,15 @@ class EngineDoor(Protocol):
 class LiveFeed:
     """Frames of one engine service, for as long as that lives. All methods belong to the event loop's thread."""
 
-    def __init__(self, service: EngineDoor, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, service: EngineDoor, words: Words, clock: Callable[[], float] = time.monotonic) -> None:
         self._service = service
+        self._words = words
         self._clock = clock
         self.state = LiveState()
         self.instance = secrets.randbits(32)
         self._records: deque[StepRecord] = deque(maxlen=QUEUE_LENGTH)
         self._status: Any = None
+        self._layout = ""
         self._status_version = 0
         self._cache: dict[int, bytes] = {}
         self._cache_key: tuple[int, float] | None = None
@@ -69,8 +87,9 @@ class LiveFeed:
         if status.epoch != self.state.epoch and status.num_blocks:
             self.state.reset(status.epoch, status.num_blocks, status.block_size)
             self._catch_up()
-        if status != self._status:
-            self._status = status
+        layout = self._service.config.kv_layout
+        if (status, layout) != (self._status, self._layout):
+            self._status, self._layout = status, layout
             self.state.version += 1
             self._status_version = self.state.version
         while self._records:
@@ -122,9 +141,19 @@ class LiveFeed:
         changed = state.changed_since(base_version) if base_version else None
         if changed is not None and len(changed) * (BLOCK_DTYPE.itemsize + 4) >= state.blocks.nbytes > 0:
             base_version, changed = 0, None
-        body: dict[str, Any] = {"figures": self._figures(now_s), "requests": self._request_rows()}
+        movements = state.traffic.since(base_version)
+        body: dict[str, Any] = {
+            "figures": _figures(state.figures(now_s), state.traffic.num_blocks),
+            "requests": [self._request_row(request) for request in state.named if request.version > base_version],
+            "living": [request.key for request in state.named],
+            "shared": _shared_runs(state, changed),
+            "transfers": [
+                [movement.step_id, movement.kind.value, movement.request_id, movement.block_ids]
+                for movement in (movements if base_version else movements[-MOVEMENTS_SHOWN:])
+            ],
+        }
         if self._status_version > base_version:
-            body["service"] = msgspec.to_builtins(self._status)
+            body["service"] = {**msgspec.to_builtins(self._status), "kv_layout": self._layout}
         return Frame(
             instance=self.instance,
             epoch=state.epoch,
@@ -138,39 +167,75 @@ class LiveFeed:
             body=body,
         )
 
-    def _figures(self, now_s: float) -> dict[str, float]:
-        figures = self.state.figures(now_s)
-        return {
-            "running": figures.num_running,
-            "waiting": figures.num_waiting,
-            "tokens_per_s": round(figures.tokens_per_s, 2),
-            "active_blocks": figures.num_active_blocks,
-            "cached_blocks": figures.num_cached_blocks,
-            "step_ms": round(figures.step_s * 1000, 2),
-        }
+    def _request_row(self, request: LiveRequest) -> list[Any]:
+        """One row in the order of `frames.REQUEST_FIELDS`."""
+        state = request.state
+        return [
+            request.key,
+            state.request_id,
+            state.status.value,
+            request.slot,
+            state.num_prompt_tokens,
+            state.num_output_tokens,
+            state.num_computed_tokens,
+            state.num_blocks,
+            state.is_prefill and state.status is RequestStatus.RUNNING,
+            state.num_preemptions,
+            state.family or state.request_id,
+            state.num_sequences,
+            state.priority,
+            state.num_cached_tokens,
+            self._words.explain_miss(state.cache_miss, state.differs_at),
+            state.num_swapped_blocks,
+            state.most_tokens,
+            self._decision(request.decision),
+            self._decision(request.preemption),
+        ]
 
-    def _request_rows(self) -> list[list[Any]]:
-        rows: list[list[Any]] = []
-        num_waiting = 0
-        for request in self.state.requests.values():
-            num_waiting += request.slot is None
-            if request.slot is None and num_waiting > MAX_WAITING_ROWS:
-                continue
-            rows.append(_request_row(request.key, request.slot, request.state))
-        return rows
+    def _decision(self, standing: StandingDecision | None) -> list[Any] | None:
+        """The codes and numbers of a decision, and the same as a sentence."""
+        if standing is None:
+            return None
+        told = standing.explanation
+        return [
+            told.decision.value,
+            told.reason.value,
+            told.numbers,
+            told.cause_request_id,
+            standing.since_step,
+            self._words.explain(told),
+        ]
 
 
-def _request_row(key: int, slot: int | None, state: RequestState) -> list[Any]:
-    """One row in the order of `frames.REQUEST_FIELDS`."""
-    return [
-        key,
-        state.request_id,
-        state.status.value,
-        slot,
-        state.num_prompt_tokens,
-        state.num_output_tokens,
-        state.num_computed_tokens,
-        state.num_blocks,
-        state.is_prefill and state.status is RequestStatus.RUNNING,
-        state.num_preemptions,
-    ]
+def _figures(figures: Figures, moved: Mapping[TransferKind, int]) -> dict[str, float]:
+    memory = {
+        "swap_blocks": figures.num_swap_blocks,
+        "free_swap_blocks": figures.num_free_swap_blocks,
+        "waste_slots": figures.internal_waste_slots,
+        "waste_blocks": figures.external_waste_blocks,
+        "contiguous_blocks": figures.contiguous_blocks,
+        **{kind.value: count for kind, count in moved.items()},
+    }
+    return {
+        "running": figures.num_running,
+        "waiting": figures.num_waiting,
+        "tokens_per_s": round(figures.tokens_per_s, 2),
+        "active_blocks": figures.num_active_blocks,
+        "cached_blocks": figures.num_cached_blocks,
+        "step_ms": round(figures.step_s * 1000, 2),
+        **{name: value for name, value in memory.items() if value},
+    }
+
+
+def _shared_runs(state: LiveState, changed: npt.NDArray[np.intp] | None) -> list[list[int]]:
+    """Return the further owners of the blocks in a frame, one list for a run of blocks that share them alike."""
+    shared = state.further_owners
+    blocks = sorted(shared) if changed is None else [int(block) for block in changed if int(block) in shared]
+    runs: list[list[int]] = []
+    for block in blocks:
+        last = runs[-1] if runs else None
+        if last is not None and block == last[0] + last[1] and tuple(last[2:]) == shared[block]:
+            last[1] += 1
+        else:
+            runs.append([block, 1, *shared[block]])
+    return runs

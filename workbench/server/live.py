@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, HTTPException, Request, Response, WebSocket, WebSocketDisconnect
 from starlette.datastructures import Headers
 
-from workbench.server.feed import EngineDoor, LiveFeed
+from workbench.server.feed import EngineDoor, LiveFeed, Words
 from workbench.server.health import build_health_router
 
 MIN_INTERVAL_S = 0.1
@@ -26,17 +26,18 @@ POLICY_VIOLATION = 1008
 
 
 def build_live_router(
-    service: EngineDoor, *, interval_s: float = MIN_INTERVAL_S, heartbeat_s: float = HEARTBEAT_S
+    service: EngineDoor, words: Words, *, interval_s: float = MIN_INTERVAL_S, heartbeat_s: float = HEARTBEAT_S
 ) -> APIRouter:
     """Return a router with `/live`, `/live/frame` and `/health`. Needs `websockets` under uvicorn.
 
     Args:
         service: the engine door; the feed subscribes to it for the life of the router.
+        words: turns decisions into sentences, as `workbench.ui.explain` does.
         interval_s: shortest time between two frames of one socket, in seconds.
         heartbeat_s: longest time between two frames of one socket, in seconds.
     """
     router = APIRouter()
-    feed = LiveFeed(service)
+    feed = LiveFeed(service, words)
 
     @router.get("/live/frame")
     async def poll(request: Request, instance: int = 0, epoch: int = 0, version: int = 0) -> Response:

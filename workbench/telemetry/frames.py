@@ -1,10 +1,10 @@
-"""Binary frames of the live feed, version 1, little-endian. `frames.js` is the browser's decoder.
+"""Binary frames of the live feed, version 2, little-endian. `frames.js` is the browser's decoder.
 
 ::
 
     offset  type   field
     0       4 B    magic "WBLF"
-    4       u16    format version, 1
+    4       u16    format version, 2
     6       u8     kind: 0 full, 1 delta
     7       u8     reserved, 0
     8       u32    instance     random for each server process: a restarted server is another epoch
@@ -23,9 +23,19 @@ A block record is 20 bytes (`live_state.BLOCK_DTYPE`): status u8, num_filled u8,
 u32 (request key, 0 none), logical_index i32, since_step u32, changed_step u32. A full frame has one
 for each block in order; in a delta each is preceded by its block id, u32.
 
-The JSON part is always complete but for `service`, which a delta leaves out when it did not change:
-`{"figures": {...}, "requests": [[...], ...], "service": {...}}`, one row of `REQUEST_FIELDS` per
-living request.
+The JSON part::
+
+    figures    {name: number}; those of memory that are 0 are left out
+    requests   one row of `REQUEST_FIELDS` for each request; in a delta, for those that changed
+    living     the keys of all requests that the client should hold now: running, then the queue
+    shared     [first block, number of blocks, key, …] for each run of records in this frame whose
+               blocks have these owners besides the one in the record; all others have none
+    transfers  [step id, kind, request id, blocks] for each movement after the base version, as
+               `live_traffic.Movement`; the last few in a full frame
+    service    the engine's status and layout; a delta leaves it out when it did not change
+
+A decision in a row is [decision, reason, {name: number}, causing request id, first step, sentence]
+or null.
 """
 
 from __future__ import annotations
@@ -42,7 +52,7 @@ from workbench.errors import WorkbenchError
 from workbench.telemetry.live_state import BLOCK_DTYPE
 
 MAGIC: Final = b"WBLF"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 KIND_FULL: Final = 0
 KIND_DELTA: Final = 1
 HEADER: Final = struct.Struct("<4sHBBIIIIiIHHII")
@@ -58,7 +68,18 @@ REQUEST_FIELDS: Final = (
     "num_blocks",
     "is_prefill",
     "num_preemptions",
+    "family",
+    "num_sequences",
+    "priority",
+    "num_cached_tokens",
+    "cache_miss",
+    "num_swapped_blocks",
+    "most_tokens",
+    "decision",
+    "preemption",
 )
+"""`cache_miss` is in words. `decision` and `preemption` are null but for requests that are held back
+and those that were preempted within the last seconds."""
 
 
 class FrameError(WorkbenchError):

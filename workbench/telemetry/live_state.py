@@ -7,7 +7,6 @@ last changed, so that "what is new since version v" is a comparison, whatever a 
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from workbench.telemetry.records import BlockState, BlockStatus, RequestState, RequestStatus, StepRecord
+from workbench.telemetry.live_requests import LiveRequest, LiveRequests
+from workbench.telemetry.live_traffic import LiveTraffic
+from workbench.telemetry.records import BlockState, BlockStatus, RequestStatus, StepRecord
 
 BLOCK_DTYPE: Final = np.dtype(
     [
@@ -37,16 +38,6 @@ RATE_WINDOW_S: Final = 3.0
 """Output tokens per second are a mean over this many seconds."""
 
 
-@dataclass
-class LiveRequest:
-    """A request that has not ended. `key` names it on the wire and is never used again in an epoch."""
-
-    key: int
-    slot: int | None
-    """Colour slot: the lowest free one at admission, kept through preemption, freed at the end."""
-    state: RequestState
-
-
 @dataclass(frozen=True)
 class Figures:
     """Numbers of the header strip after the last step. Rates are per second, times seconds."""
@@ -57,6 +48,12 @@ class Figures:
     num_active_blocks: int
     num_cached_blocks: int
     step_s: float
+    num_swap_blocks: int = 0
+    num_free_swap_blocks: int = 0
+    internal_waste_slots: int = 0
+    external_waste_blocks: int = 0
+    contiguous_blocks: int = 0
+    """What an allocator without paging would have reserved for the running requests."""
 
 
 class LiveState:
@@ -68,12 +65,23 @@ class LiveState:
         self.version = 0
         self.step_id = -1
         self.blocks: npt.NDArray[np.void] = np.zeros(0, BLOCK_DTYPE)
-        self.requests: dict[str, LiveRequest] = {}
+        self.further_owners: dict[int, tuple[int, ...]] = {}
+        """Keys of the owners after the first, for the blocks that have some."""
+        self.traffic = LiveTraffic()
+        self._requests = LiveRequests()
         self._block_versions: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
-        self._slots = _SlotPool()
-        self._next_key = 1
         self._rate = _TokenRate()
         self._latest: StepRecord | None = None
+
+    @property
+    def requests(self) -> dict[str, LiveRequest]:
+        """The requests that have not ended, by id."""
+        return self._requests.by_id
+
+    @property
+    def named(self) -> list[LiveRequest]:
+        """Those that views name: running ones first, then the beginning of the queue."""
+        return self._requests.named
 
     @property
     def num_blocks(self) -> int:
@@ -89,9 +97,9 @@ class LiveState:
         self.blocks = np.zeros(num_blocks, BLOCK_DTYPE)
         self.blocks["logical_index"] = -1
         self._block_versions = np.full(num_blocks, self.version, np.uint32)
-        self.requests = {}
-        self._slots = _SlotPool()
-        self._next_key = 1
+        self.further_owners = {}
+        self.traffic = LiveTraffic()
+        self._requests = LiveRequests()
         self._rate = _TokenRate()
         self._latest = None
 
@@ -101,7 +109,8 @@ class LiveState:
             return
         self.version += 1
         self.step_id = record.step_id
-        self._apply_requests(record.requests)
+        self._requests.apply(record, self.version)
+        self.traffic.apply(record.transfers, record.step_id, self.version)
         for block in record.block_changes:
             self._write_block(block, record.step_id)
         self._rate.add(record.started_s + record.duration_s, sum(r.num_new_tokens for r in record.requests))
@@ -116,7 +125,8 @@ class LiveState:
         """
         self.version += 1
         self.step_id = latest.step_id
-        self._apply_requests(latest.requests)
+        self._requests.apply(latest, self.version)
+        self.traffic.apply(latest.transfers, latest.step_id, self.version)
         self._latest = latest
         for block in blocks:
             self._write_block(block, latest.step_id)
@@ -137,60 +147,35 @@ class LiveState:
             num_active_blocks=latest.num_active_blocks,
             num_cached_blocks=latest.num_cached_blocks,
             step_s=latest.duration_s,
+            num_swap_blocks=latest.num_swap_blocks,
+            num_free_swap_blocks=latest.num_free_swap_blocks,
+            internal_waste_slots=latest.internal_waste_slots,
+            external_waste_blocks=latest.external_waste_blocks,
+            contiguous_blocks=self._contiguous_blocks(latest),
         )
 
-    def _apply_requests(self, states: Iterable[RequestState]) -> None:
-        seen = set()
-        for state in states:
-            if state.status.is_terminal:
-                continue
-            seen.add(state.request_id)
-            request = self._request(state)
-            request.state = state
-            if request.slot is None and state.status is RequestStatus.RUNNING:
-                request.slot = self._slots.take()
-        for request_id in [r for r in self.requests if r not in seen]:
-            self._slots.give_back(self.requests.pop(request_id).slot)
-
-    def _request(self, state: RequestState) -> LiveRequest:
-        request = self.requests.get(state.request_id)
-        if request is None:
-            request = self.requests[state.request_id] = LiveRequest(self._next_key, None, state)
-            self._next_key += 1
-        return request
+    def _contiguous_blocks(self, record: StepRecord) -> int:
+        running = [state for state in record.requests if state.status is RequestStatus.RUNNING]
+        return sum(state.num_sequences * -(-state.most_tokens // self.block_size) for state in running)
 
     def _write_block(self, block: BlockState, step_id: int) -> None:
         cell = self.blocks[block.block_id]
-        owner = self.requests.get(block.request_ids[0]) if block.request_ids else None
         active = block.status is BlockStatus.ACTIVE
-        key = owner.key if owner is not None and active else 0
+        owners = [self.requests[name].key for name in block.request_ids if name in self.requests] if active else []
+        key, further = owners[0] if owners else 0, tuple(owners[1:])
         values = (int(block.status), block.num_filled, min(block.ref_count, 0xFFFF), key, block.logical_index)
         before = tuple(cell[name].item() for name in ("status", "num_filled", "ref_count", "owner", "logical_index"))
-        if values == before:
+        if values == before and further == self.further_owners.get(block.block_id, ()):
             return
         if (values[0], key) != (before[0], before[3]):
             cell["since_step"] = max(step_id, 0)
         cell["status"], cell["num_filled"], cell["ref_count"], cell["owner"], cell["logical_index"] = values
         cell["changed_step"] = max(step_id, 0)
         self._block_versions[block.block_id] = self.version
-
-
-class _SlotPool:
-    """Small numbers, lowest free first."""
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._next = 0
-
-    def take(self) -> int:
-        if self._free:
-            return heapq.heappop(self._free)
-        self._next += 1
-        return self._next - 1
-
-    def give_back(self, slot: int | None) -> None:
-        if slot is not None:
-            heapq.heappush(self._free, slot)
+        if further:
+            self.further_owners[block.block_id] = further
+        else:
+            self.further_owners.pop(block.block_id, None)
 
 
 class _TokenRate:

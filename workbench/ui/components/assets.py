@@ -25,6 +25,8 @@ SCRIPTS: Final = (
     "strip.js",
     "panels.js",
     "totals.js",
+    "queue.js",
+    "traffic.js",
     "block_map.js",
     "compact_map.js",
     "chat_tools.js",

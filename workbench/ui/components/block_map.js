@@ -39,6 +39,8 @@
       wb.strip.draw(this.parts, view, request);
       wb.panels.drawBlock(this.parts, view, this.block, this.desk);
       wb.panels.drawRequest(this.parts, view, request);
+      wb.queue.draw(this.parts, view);
+      wb.traffic.draw(this.parts, view);
       this.announce(view);
     }
 
@@ -86,10 +88,10 @@
       g.strokeRect(x - 0.5, y - 0.5, this.layout.cell + 1, this.layout.cell + 1);
     }
 
-    /** Fade what was just allocated or freed; nothing moves when reduced motion is asked for. */
+    /** Fade what was just allocated, freed or moved; nothing flashes when reduced motion is asked for. */
     animate() {
-      if (wb.mapCanvas.isStill() || wb.store.turnedAt.size > this.view.numBlocks / 2) { wb.store.turnedAt.clear(); return; }
-      if (this.isAnimating || !wb.store.turnedAt.size) return;
+      if (wb.mapCanvas.isStill() || wb.store.flashes.size > this.view.numBlocks / 2) { wb.store.flashes.clear(); return; }
+      if (this.isAnimating || !wb.store.flashes.size) return;
       this.isAnimating = true;
       const frame = () => {
         const canDraw = wb.dom.isShown(this.parts.map) && this.lastOptions && this.lastOptions.layout === this.layout;
@@ -106,7 +108,8 @@
       const now = performance.now();
       const figures = view.figures;
       const totals = view.totals();
-      const text = `${totals.active} of ${view.numBlocks} blocks active, ${totals.cached} cached, ${totals.free} free; ${figures.running || 0} requests running, ${figures.waiting || 0} waiting`;
+      const swapped = (figures.swap_blocks || 0) - (figures.free_swap_blocks || 0);
+      const text = `${totals.active} of ${view.numBlocks} blocks active, ${totals.cached} cached, ${totals.free} free${swapped ? `, ${swapped} in host memory` : ""}; ${figures.running || 0} requests running, ${figures.waiting || 0} waiting`;
       const selected = wb.store.selection.request;
       const label = `Physical KV blocks. ${text}${selected ? `. Request ${selected} selected` : ""}`;
       if (now - this.announcedAt < ANNOUNCE_MS || this.parts.announce.textContent === label) return;
@@ -127,6 +130,8 @@
         const block = wb.strip.blockAt(strip, this.view, request, event.offsetX);
         if (block >= 0) wb.store.select(request.id, block);
       });
+      strip.addEventListener("pointermove", (event) => this.onStripMove(event));
+      strip.addEventListener("pointerleave", () => { this.parts.tip.hidden = true; });
       [...modes.children].forEach((button, i) => button.addEventListener("click", () => wb.store.setMode(i)));
       modes.addEventListener("keydown", (event) => {
         const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
@@ -151,21 +156,35 @@
       this.hoverTimer = setTimeout(() => this.hover(block), HOVER_MS);
     }
 
+    /** A cell of the strip tells its block and all who share it. */
+    onStripMove(event) {
+      const request = this.view.byId.get(wb.store.selection.request);
+      const block = wb.strip.blockAt(this.parts.strip, this.view, request, event.offsetX);
+      if (block >= 0 && event.pointerType !== "touch") this.showTip(block, event.clientX, event.clientY);
+      else this.parts.tip.hidden = true;
+    }
+
     leave() {
       clearTimeout(this.hoverTimer);
       this.parts.tip.hidden = true;
       wb.store.setHover(null, -1);
     }
 
+    /** The request that a block stands for: the selected one where that is among its owners. */
+    ownerFor(block) {
+      const owners = this.view.ownersOf(block);
+      return owners.find((owner) => owner.id === wb.store.selection.request) || owners[0] || null;
+    }
+
     hover(block) {
-      const owner = this.view.ownerOf(block);
+      const owner = this.ownerFor(block);
       wb.store.setHover(owner ? owner.id : null, block);
     }
 
     /** Pin a block; its owner is selected with it. */
     pin(block) {
       if (block < 0) return;
-      const owner = this.view.ownerOf(block);
+      const owner = this.ownerFor(block);
       wb.store.select(owner ? owner.id : null, block);
     }
 
@@ -178,12 +197,12 @@
 
     showTip(block, x, y) {
       const { tip, tipTitle, tipSquare, tipRows } = this.parts;
-      const view = this.view, owner = view.ownerOf(block), refs = view.refs[block];
+      const view = this.view, owner = this.ownerFor(block), owners = view.ownersOf(block).map((r) => r.id);
       tipSquare.hidden = !owner;
       if (owner) tipSquare.style.background = wb.palette.swatch(owner);
       wb.dom.setText(tipTitle, `Block ${block}`);
       const pairs = [["State", wb.panels.STATUS[view.status[block]]]];
-      if (owner) pairs.push(["Owner", refs > 1 ? `${owner.id} +${refs - 1}` : owner.id], ["Logical", String(view.logical[block])]);
+      if (owner) pairs.push([owners.length > 1 ? "Owners" : "Owner", wb.format.some(owners, 3)], ["Logical", String(view.logical[block])]);
       pairs.push(["Filled", `${view.filled[block]} / ${view.blockSize}`]);
       wb.dom.rows(tipRows, pairs);
       tip.hidden = false;

@@ -88,6 +88,7 @@
     if (square.dataset.bg !== background) { square.style.background = background; square.dataset.bg = background; }
     setText(name, wb.store.mine.has(request.id) ? `${request.id} you` : request.id);
     setText(number, count);
+    node.classList.toggle("wb-held", request.status !== "running");
     const isOn = wb.store.selection.request === request.id;
     node.classList.toggle("wb-on", isOn);
     node.setAttribute("aria-pressed", String(isOn));

@@ -9,6 +9,8 @@
     percent: (share, digits = 1) => (isKnown(share) ? `${(100 * share).toFixed(digits)} %` : "–"),
     kib: (bytes) => (isKnown(bytes) ? `${Math.round(bytes / 1024).toLocaleString("en-US")} KiB` : "–"),
     megabytes: (bytes) => (isKnown(bytes) ? Math.round(bytes / 1e6).toLocaleString("en-US") : "–"),
+    /** "r1, r2, r3 +2": the first few of a list. */
+    some: (names, most) => names.slice(0, most).join(", ") + (names.length > most ? ` +${names.length - most}` : ""),
     plural: (n, word) => `${Math.round(n).toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`,
   };
 })((window.wb = window.wb || {}));

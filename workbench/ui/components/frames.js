@@ -1,10 +1,10 @@
-/* Decoder of the live feed's binary frames, version 1; the layout is documented in telemetry/frames.py. */
+/* Decoder of the live feed's binary frames, version 2; the layout is documented in telemetry/frames.py. */
 (function (wb) {
   "use strict";
 
   const HEADER_BYTES = 44;
   const RECORD_BYTES = 20;
-  const FORMAT_VERSION = 1;
+  const FORMAT_VERSION = 2;
   const DELTA = 1;
 
   /** Thrown for bytes that are not a frame this page understands. */

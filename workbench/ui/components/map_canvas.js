@@ -3,6 +3,7 @@
   "use strict";
 
   const FLASH_MS = 300;
+  const MOVED_FLASH_MS = 700;
   const MANY_RUNS = 24;
   const NEAR = 8;
 
@@ -87,21 +88,30 @@
     g.strokeRect(x - 1, y - 1, layout.cell + 2, layout.cell + 2);
   }
 
-  /** Just allocated or freed: a veil in the cursor's colour that fades. Returns whether any is left. */
+  /** Colour, length in ms and first strength of a flash. */
+  function flashOf(kind) {
+    const c = wb.palette.colors();
+    if (kind === "turned") return [c.cursor, FLASH_MS, 0.55];
+    return [kind === "copy" ? c.copied : c.swapped, MOVED_FLASH_MS, 1];
+  }
+
+  /** Just allocated or freed, copied or swapped: a veil that fades. Returns whether any is left. */
   function drawFlashes(g, view, options, now) {
-    const turned = wb.store.turnedAt;
-    for (const [block, at] of turned) {
-      if (now - at > FLASH_MS) turned.delete(block);
+    const flashes = wb.store.flashes;
+    for (const [block, { at, kind }] of flashes) {
+      const [color, lastsMs, strength] = flashOf(kind);
+      const age = Math.max(0, now - at) / lastsMs;
+      if (age > 1) flashes.delete(block);
       if (block >= view.numBlocks) continue;
       redrawCell(g, view, block, options);
-      if (now - at > FLASH_MS) continue;
+      if (age > 1) continue;
       const [x, y] = options.layout.at(block);
-      g.globalAlpha = 0.55 * (1 - (now - at) / FLASH_MS);
-      g.fillStyle = wb.palette.colors().cursor;
+      g.globalAlpha = strength * (1 - age);
+      g.fillStyle = color;
       g.fillRect(x, y, options.layout.cell, options.layout.cell);
       g.globalAlpha = 1;
     }
-    return turned.size > 0;
+    return flashes.size > 0;
   }
 
   function redrawCell(g, view, block, options) {

@@ -86,16 +86,15 @@
       ["Bytes", wb.format.kib(bytes)],
     ]);
     const details = desk.want(block, `${wb.store.known.epoch}/${view.changed[block]}/${status}`);
-    drawOwners(parts, view, block, details);
+    drawOwners(parts, view, block);
     drawTokens(parts, view, block, details);
   }
 
-  function drawOwners(parts, view, block, details) {
-    const first = view.ownerOf(block);
-    const ids = details && details.request_ids && details.block_id === block ? details.request_ids : first ? [first.id] : [];
-    const owners = ids.map((id) => view.byId.get(id)).filter(Boolean);
+  function drawOwners(parts, view, block) {
+    const owners = view.ownersOf(block);
+    const more = owners.length > MAX_OWNERS ? `, and ${owners.length - MAX_OWNERS} more` : "";
     parts.owners.hidden = !owners.length;
-    wb.dom.setText(parts.ownersLabel, owners.length ? "Owners" : "No owner");
+    wb.dom.setText(parts.ownersLabel, owners.length ? `Owners${more}` : "No owner");
     wb.dom.reconcile(parts.owners, owners.slice(0, MAX_OWNERS), (r) => r.key, wb.dom.chip((id) => wb.store.select(id, block)),
       (node, request) => wb.dom.updateChip(node, request, ""));
   }
@@ -125,8 +124,7 @@
     parts.requestSome.hidden = !request;
     if (!request) return;
     const { count } = wb.format;
-    const table = view.tableOf(request);
-    const shared = table.filter((block) => view.refs[block] > 1).length;
+    const shared = view.sharersOf(request).numBlocks;
     parts.requestSquare.style.background = wb.palette.swatch(request);
     heading(parts, "request", request.id, view.phaseOf(request));
     const times = ["never", "once"][request.preemptions] || `${request.preemptions} times`;
@@ -134,17 +132,34 @@
       ["Tokens", `${count(request.prompt + request.output)} = ${count(request.prompt)} + ${count(request.output)} out`],
       ["Computed", `${count(request.computed)} / ${count(request.prompt + request.output)}`],
       ["Blocks", shared ? `${request.blocks} (${shared} shared)` : String(request.blocks)],
+      ...(request.swapped ? [["In host memory", wb.format.plural(request.swapped, "block")]] : []),
+      ...answers(view, request),
+      ["Prefix cache", request.cached ? `${count(request.cached)} tokens reused` : "nothing reused"],
+      ...(request.miss ? [["", request.miss]] : []),
+      ["Priority", String(request.priority)],
       ["Preempted", times],
     ]);
     drawReserved(parts, view, request);
   }
 
-  /** What paging reserves for the request, against one contiguous reservation of the longest context. */
+  /** How many answers the request has, and which one this is; nothing for an only one. */
+  function answers(view, request) {
+    const family = [...view.requests.values()].filter((r) => r.family === request.family);
+    const all = family.reduce((sum, r) => sum + r.sequences, 0);
+    if (all < 2) return [];
+    const own = request.sequences > 1 ? `${request.sequences}, not parted yet` : `one of ${all} of ${request.family}`;
+    return [["Answers", own]];
+  }
+
+  /** What paging reserves for the request, against one contiguous run for all that it may become. */
   function drawReserved(parts, view, request) {
-    const longest = wb.store.service ? wb.store.service.max_model_len : 0;
+    const isPaged = !wb.store.service || wb.store.service.kv_layout !== "contiguous";
+    const slots = (tokens) => Math.ceil(tokens / view.blockSize) * view.blockSize;
+    const held = request.blocks * view.blockSize;
+    const longest = isPaged ? slots(request.most) * request.sequences : held;
     parts.reserved.hidden = !longest;
     if (!longest) return;
-    const paged = request.blocks * view.blockSize;
+    const paged = isPaged ? held : slots(request.computed);
     const used = `${(100 * request.computed) / longest}%`;
     const hue = wb.palette.request(request);
     wb.dom.setText(parts.paged, wb.format.count(paged));

@@ -8,6 +8,25 @@
 
   const FREE = 0, CACHED = 1, ACTIVE = 2;
   const RATE_POINTS = 64;
+  const MOVEMENTS_KEPT = 8;
+
+  /** A request as a row of the feed gives it; the order is that of REQUEST_FIELDS in telemetry/frames.py. */
+  function readRequest(row) {
+    const [key, id, status, slot, prompt, output, computed, blocks, isPrefill, preemptions,
+      family, sequences, priority, cached, miss, swapped, most, decision, preemption] = row;
+    return {
+      key, id, status, slot, prompt, output, computed, blocks, isPrefill, preemptions,
+      family, sequences, priority, cached, miss, swapped, most,
+      decision: readDecision(decision), preemption: readDecision(preemption),
+    };
+  }
+
+  /** Why a request is held back: codes, numbers, and the same in words; null for most requests. */
+  function readDecision(told) {
+    if (!told) return null;
+    const [decision, reason, numbers, cause, since, words] = told;
+    return { decision, reason, numbers, cause, since, words };
+  }
 
   /** All blocks of one pool as parallel arrays, plus the requests and figures that go with them. */
   class Snapshot {
@@ -22,6 +41,8 @@
       this.logical = new Int32Array(numBlocks).fill(-1);
       this.since = new Uint32Array(numBlocks);
       this.changed = new Uint32Array(numBlocks);
+      /** Block → keys of its owners after the first, for shared blocks. */
+      this.furtherOwners = new Map();
       this.requests = new Map();
       this.byId = new Map();
       this.figures = {};
@@ -35,15 +56,27 @@
       return turned;
     }
 
-    setRequests(rows) {
-      this.requests = new Map();
-      this.byId = new Map();
-      for (const [key, id, status, slot, prompt, output, computed, blocks, isPrefill, preemptions] of rows) {
-        const request = { key, id, status, slot, prompt, output, computed, blocks, isPrefill, preemptions };
-        this.requests.set(key, request);
-        this.byId.set(id, request);
+    /** Take over the further owners of a frame's records: those that it does not name have none. */
+    setFurtherOwners(records, runs) {
+      for (const [id] of records) this.furtherOwners.delete(id);
+      for (const [first, length, ...keys] of runs) {
+        for (let block = first; block < first + length; block++) this.furtherOwners.set(block, keys);
       }
+    }
+
+    /** Take over changed rows; `living` are the keys of all requests, in the engine's order. */
+    setRequests(rows, living) {
+      const changed = new Map(rows.map((row) => [row[0], readRequest(row)]));
+      const known = this.requests;
+      this.requests = new Map(living.map((key) => [key, changed.get(key) || known.get(key)]));
+      this.byId = new Map([...this.requests.values()].map((request) => [request.id, request]));
       this.tables_ = null;
+    }
+
+    /** Whether every living request is either known or among the rows. */
+    canTake(rows, living) {
+      const given = new Set(rows.map((row) => row[0]));
+      return living.every((key) => given.has(key) || this.requests.has(key));
     }
 
     /** Request key → its physical blocks in logical order. */
@@ -52,8 +85,10 @@
       const tables = new Map();
       for (let b = 0; b < this.numBlocks; b++) {
         if (this.status[b] !== ACTIVE || !this.owner[b]) continue;
-        if (!tables.has(this.owner[b])) tables.set(this.owner[b], []);
-        tables.get(this.owner[b]).push(b);
+        for (const key of [this.owner[b], ...(this.furtherOwners.get(b) || [])]) {
+          if (!tables.has(key)) tables.set(key, []);
+          tables.get(key).push(b);
+        }
       }
       for (const table of tables.values()) table.sort((a, b) => this.logical[a] - this.logical[b]);
       return (this.tables_ = tables);
@@ -70,19 +105,33 @@
       return isPrefill ? "prefill" : "decode";
     }
 
+    /** The first owner, whose colour the block has. */
     ownerOf(block) {
       return this.requests.get(this.owner[block]) || null;
     }
 
-    /** Counts over the whole pool. `wasteSlots` are slots of active blocks that hold no token. */
+    /** All owners, the oldest first. */
+    ownersOf(block) {
+      const keys = [this.owner[block], ...(this.furtherOwners.get(block) || [])];
+      return keys.map((key) => this.requests.get(key)).filter(Boolean);
+    }
+
+    /** The requests that share a block with this one, and how many of its blocks are shared. */
+    sharersOf(request) {
+      const sharers = new Set();
+      const shared = this.tableOf(request).filter((block) => this.refs[block] > 1);
+      for (const block of shared) for (const owner of this.ownersOf(block)) if (owner !== request) sharers.add(owner);
+      return { numBlocks: shared.length, sharers: [...sharers] };
+    }
+
+    /** Counts over the whole pool. */
     totals() {
-      const t = { active: 0, cached: 0, free: 0, shared: 0, saved: 0, wasteSlots: 0 };
+      const t = { active: 0, cached: 0, free: 0, shared: 0, saved: 0 };
       for (let b = 0; b < this.numBlocks; b++) {
         if (this.status[b] === FREE) t.free++;
         else if (this.status[b] === CACHED) t.cached++;
         else {
           t.active++;
-          t.wasteSlots += this.blockSize - this.filled[b];
           if (this.refs[b] > 1) { t.shared++; t.saved += this.refs[b] - 1; }
         }
       }
@@ -105,27 +154,34 @@
     hover: { request: null, block: -1 },
     /** Blocks of the last delta; null after a full frame: everything may differ. */
     dirty: null,
-    /** Block → time (performance.now) of an allocation or release, for the flash. */
-    turnedAt: new Map(),
+    /** Block → {at (performance.now), kind}: what just befell it, for the flash. "turned" is allocated or freed;
+     *  "copy", "swap_in" and "swap_out" moved its contents. */
+    flashes: new Map(),
+    /** The last movements of block contents, oldest first: {step, kind, request, blocks}. */
+    movements: [],
 
     view() { return this.live; },
 
     /** Take over a frame. False: it builds on a state that we do not hold; ask for a full one. */
     apply(frame) {
-      if (!frame.isFull && !this.holds(frame)) return false;
+      const { requests, living, shared, transfers } = frame.body;
+      if (!frame.isFull && !(this.holds(frame) && this.live.canTake(requests, living))) return false;
       const now = performance.now();
       if (frame.isFull) {
         if (!this.isSameEngine(frame)) this.forgetEngine();
         this.live = new Snapshot(frame.numBlocks, frame.blockSize);
         this.dirty = null;
+        this.movements = [];
       } else if (this.dirty) {
         for (const [id] of frame.records) this.dirty.add(id);
       }
       for (const [id, block] of frame.records) {
-        if (this.live.write(id, block) && !frame.isFull) this.turnedAt.set(id, now);
+        if (this.live.write(id, block) && !frame.isFull) this.flashes.set(id, { at: now, kind: "turned" });
       }
+      this.live.setFurtherOwners(frame.records, shared);
+      this.takeMovements(transfers, frame.isFull, now);
       this.live.stepId = frame.stepId;
-      this.live.setRequests(frame.body.requests);
+      this.live.setRequests(requests, living);
       this.live.figures = frame.body.figures;
       if (frame.body.service) this.service = frame.body.service;
       this.known = { instance: frame.instance, epoch: frame.epoch, version: frame.version };
@@ -138,8 +194,19 @@
     holds(frame) { return this.isSameEngine(frame) && frame.baseVersion === this.known.version; },
     isSameEngine(frame) { return frame.instance === this.known.instance && frame.epoch === this.known.epoch; },
 
+    /** Keep the last movements, and flash the blocks of those that were just heard of. */
+    takeMovements(transfers, isOld, now) {
+      for (const [step, kind, request, blocks] of transfers) {
+        this.movements.push({ step, kind, request, blocks });
+        if (isOld) continue;
+        const touched = kind === "copy" ? blocks.filter((_, i) => i % 2) : blocks;
+        for (const block of touched) this.flashes.set(block, { at: now, kind });
+      }
+      this.movements = this.movements.slice(-MOVEMENTS_KEPT);
+    },
+
     forgetEngine() {
-      this.turnedAt.clear();
+      this.flashes.clear();
       this.rates = [];
       this.selection = { request: null, block: -1 };
       this.hover = { request: null, block: -1 };

@@ -54,6 +54,14 @@
     }
   }
 
+  /** "5 blocks in 2 physical runs, 3 shared with r1, r2". */
+  function noteOf(view, request, table, runs) {
+    const { plural, some } = wb.format;
+    const { numBlocks, sharers } = view.sharersOf(request);
+    const shared = numBlocks ? `, ${numBlocks} shared with ${some(sharers.map((r) => r.id), 4)}` : "";
+    return `${plural(table.length, "block")} in ${plural(runs.length, "physical run")}${shared}`;
+  }
+
   /** Draw the strip and its heading; a hint when no request is looked at. */
   function draw(parts, view, request) {
     const table = view.tableOf(request);
@@ -67,8 +75,7 @@
     parts.stripSquare.style.background = wb.palette.swatch(request);
     wb.dom.setText(parts.stripTitle, `${request.id} block table: logical → physical`);
     const runs = wb.geometry.runsOf(table);
-    const { plural } = wb.format;
-    wb.dom.setText(parts.stripNote, table.length ? `${plural(table.length, "block")} in ${plural(runs.length, "physical run")}` : "holds no block now");
+    wb.dom.setText(parts.stripNote, table.length ? noteOf(view, request, table, runs) : "holds no block now");
     if (!table.length) return;
     const width = wb.dom.innerWidth(parts.strip.parentElement);
     const g = wb.dom.fit(parts.strip, width, HEIGHT);

@@ -10,20 +10,37 @@
     [["0", "3", "9", "21", "45", "93+"], "logical index"],
   ];
 
-  /** Share of `max_model_len` per running request that a contiguous allocator would hold and not use. */
-  function contiguousWaste(view) {
-    const longest = wb.store.service ? wb.store.service.max_model_len : 0;
-    let used = 0, held = 0;
-    for (const request of view.requests.values()) {
-      if (request.status !== "running") continue;
-      used += request.computed;
-      held += longest;
-    }
-    return held ? 1 - used / held : null;
+  const WASTE_NOTE = "Internal waste: slots of held blocks without a token. External waste: free blocks in runs too short for the first in the queue.";
+  const LAYOUT_NOTE = "Contiguous layout: every request holds one run of blocks for all that it may become. ";
+
+  /** Slots and blocks that serve nobody, and what an engine without paging would hold for the same requests. */
+  function drawWaste(parts, view, totals) {
+    const { count, percent, plural } = wb.format;
+    const figures = view.figures, slots = totals.active * view.blockSize;
+    const isPaged = !wb.store.service || wb.store.service.kv_layout !== "contiguous";
+    const unused = figures.waste_slots || 0;
+    wb.dom.setText(parts.waste, percent(slots ? unused / slots : null));
+    wb.dom.setText(parts.wasteSlots, slots ? plural(unused, "slot") : "");
+    wb.dom.setText(parts.externalWaste, view.numBlocks ? count(figures.waste_blocks || 0) : "–");
+    wb.dom.setText(parts.externalShare, figures.waste_blocks ? `of ${count(totals.free + totals.cached)} free` : "");
+    parts.contiguousBox.hidden = !isPaged;
+    wb.dom.setText(parts.contiguousBlocks, figures.contiguous_blocks ? count(figures.contiguous_blocks) : "–");
+    wb.dom.setText(parts.contiguousAgainst, figures.contiguous_blocks ? `against ${count(totals.active)}` : "");
+    wb.dom.setText(parts.wasteNote, (isPaged ? "" : LAYOUT_NOTE) + WASTE_NOTE);
+  }
+
+  /** Host memory for swapped contexts; hidden where preemption only recomputes. */
+  function drawSwap(parts, figures) {
+    const all = figures.swap_blocks || 0, used = all - (figures.free_swap_blocks || 0);
+    parts.swapBox.hidden = !all;
+    if (!all) return;
+    wb.dom.setText(parts.swapText, `${wb.format.count(used)} of ${wb.format.plural(all, "block")}`);
+    parts.barSwapped.style.width = `${(100 * used) / all}%`;
+    parts.swapBar.setAttribute("aria-label", `swap space: ${used} of ${all} blocks in use`);
   }
 
   function drawTotals(parts, view) {
-    const { count, percent } = wb.format;
+    const { count } = wb.format;
     const totals = view.totals();
     const set = (name, text) => wb.dom.setText(parts[name], text);
     const isLoaded = view.numBlocks > 0;
@@ -33,13 +50,8 @@
     set("saved", totals.saved ? `saves ${count(totals.saved)}` : "");
     set("cached", isLoaded ? count(totals.cached) : "–");
     set("free", isLoaded ? count(totals.free) : "–");
-    const slots = totals.active * view.blockSize;
-    set("waste", percent(slots ? totals.wasteSlots / slots : null));
-    set("wasteSlots", slots ? wb.format.plural(totals.wasteSlots, "slot") : "");
-    const waste = contiguousWaste(view);
-    set("contiguousWaste", percent(waste, 0));
-    const longest = wb.store.service ? count(wb.store.service.max_model_len) : "–";
-    parts.contiguousBox.title = `share of ${longest} tokens (the longest context) reserved per running request that holds nothing`;
+    drawWaste(parts, view, totals);
+    drawSwap(parts, view.figures);
     const share = (n) => (isLoaded ? `${(100 * n) / view.numBlocks}%` : "0%");
     parts.barShared.style.width = share(totals.shared);
     parts.barActive.style.width = share(totals.active - totals.shared);
@@ -74,13 +86,15 @@
     });
   }
 
-  /** Chips of all requests that hold blocks or run, by colour slot; the queue as one count. */
+  /** Chips of all requests that were ever admitted, by colour slot, with their blocks or what became of them. */
   function drawChips(box, view) {
     const tables = view.tables();
     const owners = [...view.requests.values()].filter((r) => r.slot !== null).sort((a, b) => a.slot - b.slot);
     wb.dom.reconcile(box, owners, (r) => r.key, wb.dom.chip((id) => wb.store.toggleRequest(id)),
-      (node, request) => wb.dom.updateChip(node, request, String((tables.get(request.key) || []).length)));
+      (node, request) => wb.dom.updateChip(node, request, isHeld(request) ? request.status : String((tables.get(request.key) || []).length)));
   }
 
-  wb.totals = { drawTotals, drawKey, drawModes, drawChips, contiguousWaste };
+  const isHeld = (request) => request.status !== "running";
+
+  wb.totals = { drawTotals, drawKey, drawModes, drawChips };
 })((window.wb = window.wb || {}));

@@ -1,0 +1,41 @@
+/* What moved between blocks and host memory: totals, and the last movements in words. */
+(function (wb) {
+  "use strict";
+
+  const MAX_ROWS = 6;
+  const MAX_PAIRS = 2;
+
+  /** "block 7 → 19", "3 blocks, 7 → 19, 8 → 20 and others". */
+  function copied(blocks) {
+    const pairs = [];
+    for (let i = 0; i < blocks.length; i += 2) pairs.push(`${blocks[i]} → ${blocks[i + 1]}`);
+    if (pairs.length === 1) return `block ${pairs[0]}`;
+    return `${pairs.length} blocks, ${pairs.slice(0, MAX_PAIRS).join(", ")}${pairs.length > MAX_PAIRS ? " and others," : ","}`;
+  }
+
+  function words({ step, kind, request, blocks }) {
+    const begin = `step ${wb.format.count(step)}: ${request}`;
+    if (kind === "copy") return `${begin} copied ${copied(blocks)} before writing`;
+    return `${begin} swapped ${kind === "swap_out" ? "out" : "in"} ${wb.format.plural(blocks.length, "block")}`;
+  }
+
+  function create({ kind }) {
+    const node = wb.dom.element("p");
+    node.append(wb.dom.element("i", `wb-sw ${kind === "copy" ? "wb-sw-copied" : "wb-sw-swapped"}`), wb.dom.element("span"));
+    return node;
+  }
+
+  /** Draw the totals and the list, the newest movement first. */
+  function draw(parts, view) {
+    const { count } = wb.format, figures = view.figures;
+    wb.dom.setText(parts.movedCopy, count(figures.copy || 0));
+    wb.dom.setText(parts.movedOut, count(figures.swap_out || 0));
+    wb.dom.setText(parts.movedIn, count(figures.swap_in || 0));
+    const shown = wb.store.movements.slice(-MAX_ROWS).reverse();
+    parts.trafficNone.hidden = shown.length > 0;
+    wb.dom.reconcile(parts.trafficRows, shown, (m) => `${m.step}/${m.kind}/${m.request}/${m.blocks[0]}`, create,
+      (node, movement) => wb.dom.setText(node.lastElementChild, words(movement)));
+  }
+
+  wb.traffic = { draw };
+})((window.wb = window.wb || {}));
