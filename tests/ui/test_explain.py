@@ -173,8 +173,9 @@ def test_every_pair_has_a_sentence_even_without_numbers_and_with_unknown_ones(de
         (CacheMiss.DISABLED, None, "prefix cache off"),
         (CacheMiss.BYPASSED, None, "cache bypassed for prompt logprobs"),
         (CacheMiss.SHORTER_THAN_BLOCK, None, "shorter than a block"),
-        (CacheMiss.EVICTED, None, "the rest was evicted"),
+        (CacheMiss.EVICTED, None, "the next block was evicted"),
         (CacheMiss.DIFFERS, 1290, "differs at token 1,290"),
+        (CacheMiss.DIFFERS, 0, "nothing cached begins like it"),
         (CacheMiss.DIFFERS, None, "differs"),
     ],
 )

@@ -44,8 +44,10 @@ def explain_miss(miss: CacheMiss | None, differs_at: int | None = None) -> str:
         case CacheMiss.SHORTER_THAN_BLOCK:
             return "shorter than a block"
         case CacheMiss.EVICTED:
-            return "the rest was evicted"
+            return "the next block was evicted"
         case CacheMiss.DIFFERS:
+            if differs_at == 0:
+                return "nothing cached begins like it"
             return "differs" if differs_at is None else f"differs at token {differs_at:,}"
 
 
