@@ -87,7 +87,18 @@ def test_trap_25_every_odd_value_has_a_defined_answer():
     assert SamplingParams(top_k=-1).top_k == -1
 
 
-def test_split_gives_each_answer_a_seed_of_its_own():
-    assert [one.seed for one in SamplingParams(n=3, seed=7).split()] == [7, 8, 9]
-    assert [one.seed for one in SamplingParams(n=2, seed=2**63 - 1).split()] == [2**63 - 1, 0]
-    assert [(one.n, one.seed) for one in SamplingParams(n=2).split()] == [(1, None), (1, None)]
+def test_beams_take_no_rules_about_single_tokens_and_return_at_most_their_number():
+    assert SamplingParams(n=3, use_beam_search=True, beam_width=4).num_sequences == 4
+    assert SamplingParams(n=3, beam_width=1).num_sequences == 3
+    for odd in (
+        {"n": 3, "beam_width": 2},
+        {"stop": "x"},
+        {"logprobs": 1},
+        {"repetition_penalty": 1.1},
+        {"beam_width": 0},
+        {"beam_width": 17},
+        {"length_penalty": float("nan")},
+        {"early_stopping": "sometimes"},
+    ):
+        with pytest.raises(InvalidSamplingParamsError, match=next(iter(odd))):
+            SamplingParams(use_beam_search=True, **odd)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from workbench import errors
 from workbench.config import DEFAULT_MODEL, EngineConfig, prepare_process
-from workbench.engine.messages import Event, RequestFinished, TokenEvent, TokenLogprobs
+from workbench.engine.messages import Event, RequestFinished, TokenEvent, TokenLogprobs, answer_id
 from workbench.engine.service import EngineService
 from workbench.errors import ConfigurationError, EngineError, InvalidPromptError
 from workbench.outputs import CompletionOutput, Logprob, Logprobs, RequestOutput
@@ -154,18 +154,20 @@ class LLM:
         most_open = config.max_num_seqs + config.max_num_waiting
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         entries = [self._entry(prompt, one.n) for prompt, one in zip(prompts, params, strict=True)]
-        todo = ((p, a, one) for p, many in enumerate(params) for a, one in enumerate(many.split()))
+        todo = enumerate(params)
+        following = next(todo, None)
         pending: dict[str, _Pending] = {}
         bar = tqdm(total=len(prompts), unit="prompt", disable=not use_tqdm or len(prompts) < PROGRESS_FROM)
         try:
             while not all(entry.is_complete for entry in entries):
-                while len(pending) < most_open and (item := next(todo, None)) is not None:
-                    prompt_index, answer_index, one = item
+                while following is not None and (not pending or len(pending) + following[1].n <= most_open):
+                    prompt_index, one = following
                     entry = entries[prompt_index]
                     priority = 0 if priorities is None else priorities[prompt_index]
-                    request_id = self._service.submit(entry.token_ids, one, events.put, priority=priority)
-                    entry.request_id = entry.request_id or request_id
-                    pending[request_id] = _Pending(prompt_index, answer_index)
+                    entry.request_id = self._service.submit(entry.token_ids, one, events.put, priority=priority)
+                    for index in range(one.n):
+                        pending[answer_id(entry.request_id, index)] = _Pending(prompt_index, index)
+                    following = next(todo, None)
                 bar.update(self._take(events.get(), pending, entries))
         finally:
             bar.close()

@@ -175,13 +175,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 if not 0 <= token_id < vocab_size:
                     _reject(name, token_id, f"token ids from 0 to {vocab_size - 1}, the model's vocabulary")
 
-    def split(self) -> list[SamplingParams]:
-        """Return the parameters of each of the `n` answers, every one with n = 1."""
-        if self.n == 1:
-            return [self]
-        seeds = [None if self.seed is None else (self.seed + i) % (MAX_SEED + 1) for i in range(self.n)]
-        return [msgspec.structs.replace(self, n=1, seed=seed) for seed in seeds]
-
 
 _NOT_WITH_BEAMS = (
     "repetition_penalty",

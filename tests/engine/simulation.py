@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from workbench.engine.block_pool import BlockPool
+from workbench.engine.contiguous import ContiguousKVCacheManager
 from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.messages import answer_id
 from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.policies.admission import AdmissionPolicy, Strict
 from workbench.engine.policies.fcfs import FirstComeFirstServed
@@ -14,6 +16,7 @@ from workbench.engine.request import Request
 from workbench.engine.scheduler import Scheduler, StepResult
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.sampling_params import SamplingParams
+from workbench.telemetry.records import BlockTransfer, TransferKind
 
 EOS = 0
 
@@ -30,10 +33,12 @@ class Simulation:
         max_model_len: int = 512,
         policy: SchedulingPolicy | None = None,
         admission: AdmissionPolicy | None = None,
+        preemption_mode: str = "recompute",
+        is_contiguous: bool = False,
         **cache: Any,
     ) -> None:
         self.pool = BlockPool(num_blocks, block_size)
-        self.kv_cache = KVCacheManager(self.pool, **cache)
+        self.kv_cache = (ContiguousKVCacheManager if is_contiguous else KVCacheManager)(self.pool, **cache)
         self.scheduler = Scheduler(
             self.kv_cache,
             policy or FirstComeFirstServed(),
@@ -42,30 +47,46 @@ class Simulation:
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
             eos_token_ids=[EOS],
+            preemption_mode=preemption_mode,
         )
         self.token_of: Callable[[str, int], int] = lambda _request_id, position: 100 + position
+        self.candidates_of: Callable[[str, tuple[int, ...]], list[tuple[int, float]]] = candidates_after
         self.computed: dict[str, list[tuple[int, ...]]] = {}
         self.memory = Memory(block_size)
-        self._requests: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}
         self._num_steps = 0
 
     def add(
         self, request_id: str, prompt: int | Sequence[int], cache_salt: str = "", priority: int = 0, **params: Any
     ) -> Request:
-        """Queue a request; a number stands for a prompt of that many tokens 1, 2, 3, …."""
+        """Queue a request; a number stands for a prompt of that many tokens 1, 2, 3, ….
+
+        With n or beams, the others' ids follow `answer_id`; `self.requests` has them all.
+        """
         tokens = list(range(1, prompt + 1)) if isinstance(prompt, int) else list(prompt)
-        request = Request(
-            request_id,
-            tokens,
-            SamplingParams(**{"temperature": 0.0, "max_tokens": 16, **params}),
-            arrival_index=len(self.computed),
-            cache_salt=cache_salt,
-            priority=priority,
-        )
-        self.computed[request_id] = []
-        self._requests[request_id] = request
-        self.scheduler.add(request)
-        return request
+        sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 16, **params})
+        sequences = [
+            Request(
+                answer_id(request_id, index),
+                tokens,
+                sampling,
+                arrival_index=len(self.requests) + index,
+                cache_salt=cache_salt,
+                priority=priority,
+                family=request_id,
+                index=index,
+            )
+            for index in range(sampling.num_sequences)
+        ]
+        for request in sequences:
+            self.computed[request.request_id] = []
+            self.requests[request.request_id] = request
+        if self.kv_cache.shares_blocks:
+            self.scheduler.add(sequences[0], sequences[1:])
+        else:
+            for request in sequences:
+                self.scheduler.add(request)
+        return sequences[0]
 
     def plan(self) -> SchedulerOutput:
         """Schedule one step without executing it."""
@@ -74,19 +95,29 @@ class Simulation:
 
     def finish(self, plan: SchedulerOutput) -> StepResult:
         """Execute a plan with the scripted model and update."""
+        self.execute(plan)
+        return self.finish_late(plan)
+
+    def execute(self, plan: SchedulerOutput) -> None:
+        """Do to the memory what the model would: copies first, then the tokens."""
+        self.memory.transfer(plan.transfers)
         for item in plan.scheduled:
             self.computed[item.request_id].append(item.token_ids)
-            self.memory.compute(item, self._requests[item.request_id].token_ids)
-        return self.finish_late(plan)
+            self.memory.compute(item, self.requests[item.request_id].token_ids)
 
     def finish_late(self, plan: SchedulerOutput) -> StepResult:
         """Update from a plan that was executed before something else happened."""
         output = ModelRunnerOutput(
             {
-                item.request_id: (self.token_of(item.request_id, item.output_position),)
+                draw.request_id: (self.token_of(draw.request_id, item.output_position),)
                 for item in plan.scheduled
-                if item.samples
-            }
+                for draw in item.draws
+            },
+            candidates={
+                item.request_id: tuple(self.candidates_of(item.request_id, item.token_ids)[: item.num_candidates])
+                for item in plan.scheduled
+                if item.num_candidates
+            },
         )
         result = self.scheduler.update_from_output(plan, output)
         self.scheduler.check_integrity()
@@ -116,6 +147,17 @@ class Memory:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._host: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
+        """Copy whole blocks, in order."""
+        for each in transfers:
+            source = self._host if each.kind is TransferKind.SWAP_IN else self._slots
+            target = self._host if each.kind is TransferKind.SWAP_OUT else self._slots
+            for offset in range(self._block_size):
+                target.pop((each.target_id, offset), None)
+                if (each.source_id, offset) in source:
+                    target[each.target_id, offset] = source[each.source_id, offset]
 
     def compute(self, item: ScheduledRequest, token_ids: Sequence[int]) -> None:
         """Check what a request reads, then write its tokens."""
@@ -127,6 +169,11 @@ class Memory:
                 self._slots[slot] = context
             else:
                 assert self._slots.get(slot) == context, f"{item.request_id} reads foreign contents at {position}"
+
+
+def candidates_after(request_id: str, token_ids: tuple[int, ...]) -> list[tuple[int, float]]:
+    """Next tokens of a beam, which depend on its last token only: neighbours of it, ever less likely."""
+    return [(100 + (token_ids[-1] * 7 + 3 * rank) % 11, -0.1 - 0.3 * rank) for rank in range(8)]
 
 
 def shares(plan: SchedulerOutput) -> dict[str, int]:

@@ -17,7 +17,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.kv = KVCacheManager(BlockPool(NUM_BLOCKS, BLOCK_SIZE))
+        self.kv = KVCacheManager(BlockPool(NUM_BLOCKS, BLOCK_SIZE), num_swap_blocks=5)
         self.tokens = {}
         self.num_created = 0
 
@@ -43,27 +43,42 @@ class AllocatorMachine(RuleBasedStateMachine):
     def append(self, name, more):
         if name not in self.tokens:
             return
-        before = self.kv.block_table(name)
-        wanted = self.tokens[name] + more
-        fits = self.kv.blocks_needed(name, wanted) <= self.kv.num_free_blocks
-        # A shared last block is full, so growing never writes into somebody else's block.
-        assert self.kv.allocate(name, wanted) == fits
-        assert self.kv.block_table(name)[: len(before)] == before
+        before, computed = self.kv.block_table(name), self.tokens[name]
+        wanted = computed + more
+        fits = self.kv.blocks_needed(name, wanted, computed) <= self.kv.num_free_blocks
+        assert self.kv.allocate(name, wanted, num_computed_tokens=computed) == fits
+        if computed % BLOCK_SIZE == 0 or not fits:
+            assert self.kv.block_table(name)[: len(before)] == before
+        else:  # the block that is written into is nobody else's
+            assert self.kv.pool.ref_count(self.kv.block_table(name)[computed // BLOCK_SIZE]) == 1
         if fits:
             self.tokens[name] = wanted
             self.kv.commit(name, wanted, more)
 
     @rule(target=requests, name=requests)
-    def share(self, name):
-        if name not in self.tokens or self.tokens[name] < BLOCK_SIZE:
+    def fork(self, name):
+        if name not in self.tokens:
             return multiple()
-        full = self.tokens[name] // BLOCK_SIZE
-        heir = self.new_request(full * BLOCK_SIZE)
+        heir = self.new_request(self.tokens[name])
         free_before = self.kv.num_free_blocks
-        self.kv.share(name, heir, full)
+        self.kv.fork(name, heir)
         assert self.kv.num_free_blocks == free_before
-        assert self.kv.block_table(heir) == self.kv.block_table(name)[:full]
+        assert self.kv.block_table(heir) == self.kv.block_table(name)
         return heir
+
+    @rule(name=requests)
+    def swap_out_and_in(self, name):
+        if name not in self.tokens:
+            return
+        fits = -(-self.tokens[name] // BLOCK_SIZE) <= self.kv.swap_space.num_free
+        assert self.kv.swap_out(name, self.tokens[name]) == fits
+        self.kv.check_integrity()
+        if fits:
+            match = self.kv.match(name, range(self.tokens[name]))
+            assert match.num_known_tokens == self.tokens[name]
+            if not self.kv.allocate(name, self.tokens[name], match):  # what it shared is held by others still
+                self.kv.forget(name)
+                del self.tokens[name]
 
     @rule(name=requests, keep=st.integers(1, 30))
     def truncate(self, name, keep):

@@ -37,6 +37,10 @@ class Recording:
     def forward(self, *arguments):
         return self._model.forward(*arguments)
 
+    @property
+    def ops(self):
+        return self._model.ops
+
     def compute_logits(self, hidden):
         logits = self._model.compute_logits(hidden)
         self.rows.append(logits.clone())

@@ -1,12 +1,10 @@
-import pytest
-
 from workbench.engine.block_pool import BlockPool
 from workbench.engine.kv_cache_manager import KVCacheManager
-from workbench.telemetry.records import BlockState, BlockStatus
+from workbench.telemetry.records import BlockState, BlockStatus, BlockTransfer, TransferKind
 
 
-def manager(num_blocks=6, block_size=8):
-    return KVCacheManager(BlockPool(num_blocks, block_size))
+def manager(num_blocks=6, block_size=8, **settings):
+    return KVCacheManager(BlockPool(num_blocks, block_size), **settings)
 
 
 def test_allocate_grows_the_table_only_at_block_boundaries():
@@ -84,14 +82,14 @@ def test_truncate_to_a_block_boundary_keeps_the_last_block_full():
     assert [kv.pool.num_filled(b) for b in (0, 1)] == [8, 8]
 
 
-def test_share_counts_references_and_lets_both_grow_apart():
+def test_fork_counts_references_and_lets_both_grow_apart():
     kv = manager()
     kv.allocate("a", 16)
     kv.commit("a", 16, 16)
 
-    kv.share("a", "b", 2)
-    kv.allocate("a", 17)
-    kv.allocate("b", 17)
+    kv.fork("a", "b")
+    kv.allocate("a", 17, num_computed_tokens=16)
+    kv.allocate("b", 17, num_computed_tokens=16)
 
     assert kv.block_table("a") == (0, 1, 2)
     assert kv.block_table("b") == (0, 1, 3)
@@ -102,13 +100,76 @@ def test_share_counts_references_and_lets_both_grow_apart():
     kv.check_integrity()
 
 
-def test_share_refuses_a_block_that_is_still_being_written():
+def test_fork_copies_the_last_block_for_whoever_writes_into_it_first():
     kv = manager()
-    kv.allocate("a", 16)
+    kv.allocate("a", 12)
+    kv.commit("a", 12, 12)
+    kv.fork("a", "b")
+    kv.fork("a", "c")
+    assert kv.block_table("b") == kv.block_table("c") == (0, 1)
+    assert [kv.blocks_needed(name, 13, 12) for name in "abc"] == [1, 1, 1]
+
+    for name in "abc":
+        assert kv.allocate(name, 13, num_computed_tokens=12)
+
+    assert [kv.block_table(name) for name in "abc"] == [(0, 2), (0, 3), (0, 1)]
+    assert kv.take_transfers() == (
+        BlockTransfer(TransferKind.COPY, 1, 2, "a"),
+        BlockTransfer(TransferKind.COPY, 1, 3, "b"),
+    )
+    assert kv.take_transfers() == ()
+    assert [kv.pool.num_filled(b) for b in (1, 2, 3)] == [4, 4, 4]
+    assert [kv.pool.ref_count(b) for b in (0, 1, 2, 3)] == [3, 1, 1, 1]
+    kv.check_integrity()
+
+
+def test_copy_on_write_is_all_or_nothing():
+    kv = manager(num_blocks=2)
+    kv.allocate("a", 12)
+    kv.commit("a", 12, 12)
+    kv.fork("a", "b")
+
+    assert not kv.allocate("a", 13, num_computed_tokens=12)
+    assert kv.block_table("a") == (0, 1)
+    assert kv.take_transfers() == ()
+    kv.free("b")
+    assert kv.allocate("a", 13, num_computed_tokens=12)
+    assert kv.block_table("a") == (0, 1)
+
+
+def test_swap_out_and_in_restore_the_context_at_other_blocks():
+    kv = manager(num_blocks=4, num_swap_blocks=3)
+    kv.allocate("a", 12)
     kv.commit("a", 12, 12)
 
-    with pytest.raises(AssertionError, match="only full blocks"):
-        kv.share("a", "b", 2)
+    assert kv.swap_out("a", 12)
+
+    assert (kv.num_free_blocks, kv.swap_space.num_free, kv.num_blocks_of("a")) == (4, 1, 0)
+    assert kv.take_transfers() == (
+        BlockTransfer(TransferKind.SWAP_OUT, 0, 0, "a"),
+        BlockTransfer(TransferKind.SWAP_OUT, 1, 1, "a"),
+    )
+    kv.allocate("b", 9)
+    match = kv.match("a", range(14))
+    assert (match.num_known_tokens, match.num_tokens, match.host_block_ids) == (12, 0, (0, 1))
+    assert kv.allocate("a", 14, match)
+    table = kv.block_table("a")
+    assert kv.take_transfers() == (
+        BlockTransfer(TransferKind.SWAP_IN, 0, table[0], "a"),
+        BlockTransfer(TransferKind.SWAP_IN, 1, table[1], "a"),
+    )
+    assert [kv.pool.num_filled(b) for b in table] == [8, 4]
+    assert kv.swap_space.num_free == 3
+    kv.check_integrity()
+
+
+def test_swap_out_without_room_changes_nothing():
+    kv = manager(num_blocks=4, num_swap_blocks=1)
+    kv.allocate("a", 12)
+    kv.commit("a", 12, 12)
+
+    assert not kv.swap_out("a", 12)
+    assert (kv.block_table("a"), kv.swap_space.num_free, kv.take_transfers()) == ((0, 1), 1, ())
 
 
 def test_snapshot_names_owner_fill_and_logical_index_of_each_block():

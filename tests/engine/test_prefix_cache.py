@@ -5,7 +5,8 @@ import pytest
 from tests.engine.simulation import Simulation, shares
 from workbench.engine.block_key import BlockKey
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.kv_cache_manager import KVCacheManager, PrefixMatch
+from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.prefix_cache import PrefixMatch
 from workbench.telemetry.records import BlockStatus, CacheMiss
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tests.engine.simulation import EOS, Simulation, decisions, shares
-from workbench.engine.scheduler_output import ModelRunnerOutput
+from workbench.engine.scheduler_output import Draw, ModelRunnerOutput
 from workbench.errors import KVCacheExhaustedError
 from workbench.telemetry.records import FinishReason, RequestStatus
 
@@ -166,9 +166,9 @@ def test_abort_frees_blocks_of_running_and_forgets_waiting_requests():
     a, b = sim.add("a", 20), sim.add("b", 20)
     sim.step()
 
-    assert sim.scheduler.abort("b") is b
-    assert sim.scheduler.abort("a") is a
-    assert sim.scheduler.abort("a") is None
+    assert sim.scheduler.abort("b") == (b,)
+    assert sim.scheduler.abort("a") == (a,)
+    assert sim.scheduler.abort("a") == ()
     assert [r.status for r in (a, b)] == [RequestStatus.ABORTED] * 2
     assert [r.finish_reason for r in (a, b)] == [FinishReason.ABORT] * 2
     assert sim.pool.num_free == 8
@@ -322,7 +322,7 @@ def test_trap_14_result_of_a_former_life_is_discarded_when_the_request_was_preem
     assert "b" not in shares(stale)
     sim.finish(stale)
     before = list(b.token_ids)
-    ghost = replace(stale.scheduled[0], request_id="b", start_position=8, token_ids=(100,), samples=True)
+    ghost = replace(stale.scheduled[0], request_id="b", start_position=8, token_ids=(100,), draws=(Draw("b", 0),))
 
     result = sim.scheduler.update_from_output(replace(stale, scheduled=(ghost,)), ModelRunnerOutput({"b": (999,)}))
 

@@ -4,16 +4,33 @@
 is shared, evicted or handed on at the wrong moment is noticed.
 """
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.engine.simulation import Simulation
+from workbench.config import PREEMPTION_MODES
+from workbench.engine.messages import answer_id
 from workbench.engine.policies import POLICIES
 from workbench.engine.policies.admission import ADMISSIONS
+from workbench.telemetry.records import RequestStatus
 
 FAMILIES = ([1] * 40, [2] * 40, list(range(3, 43)))
 """Prompts begin alike within a family."""
+
+
+def token_of(request_id, position):
+    """Answers to one prompt differ from their first or their second token on."""
+    return 100 + (position + (position > 0) * len(request_id)) % 3
+
+
+def undisturbed_answer(request, max_model_len):
+    """What the same search finds alone in a pool with room for everything."""
+    sim = Simulation(num_blocks=200, block_size=4, budget=64, max_model_len=max_model_len)
+    sim.add("x", request.token_ids[: request.num_prompt_tokens], **msgspec.structs.asdict(request.sampling_params))
+    sim.run()
+    return sim.requests[answer_id("x", request.index)].output_token_ids
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -25,8 +42,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         has_collisions=st.booleans(),
         policy=st.sampled_from(sorted(POLICIES)),
         admission=st.sampled_from(sorted(ADMISSIONS)),
+        preemption_mode=st.sampled_from(PREEMPTION_MODES),
+        num_swap_blocks=st.integers(0, 10),
+        is_contiguous=st.sampled_from([False, False, False, True]),
     )
-    def start(self, num_blocks, budget, max_num_seqs, enable_prefix_caching, has_collisions, policy, admission):
+    def start(
+        self,
+        num_blocks,
+        budget,
+        max_num_seqs,
+        enable_prefix_caching,
+        has_collisions,
+        policy,
+        admission,
+        preemption_mode,
+        num_swap_blocks,
+        is_contiguous,
+    ):
         self.sim = Simulation(
             num_blocks=num_blocks,
             block_size=4,
@@ -35,11 +67,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_model_len=4 * num_blocks,
             policy=POLICIES[policy](),
             admission=ADMISSIONS[admission](),
-            enable_prefix_caching=enable_prefix_caching,
+            enable_prefix_caching=enable_prefix_caching and not is_contiguous,
+            preemption_mode=preemption_mode,
+            num_swap_blocks=num_swap_blocks,
+            is_contiguous=is_contiguous,
             hash_function=(lambda _value: 0) if has_collisions else hash,
         )
-        self.sim.token_of = lambda request_id, position: 100 + position % 3
-        self.requests = {}
+        self.sim.scheduler.preemption.block_transfer_s = 1e-3
+        self.sim.scheduler.preemption.token_compute_s = 1e-4 * num_swap_blocks
+        self.sim.token_of = token_of
+        self.num_submitted = 0
 
     @rule(
         family=st.sampled_from(FAMILIES),
@@ -47,11 +84,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         own=st.integers(0, 3),
         output=st.integers(1, 9),
         priority=st.integers(-1, 2),
+        sequences=st.sampled_from([1, 1, 1, 2, 3]),
+        use_beam_search=st.booleans(),
     )
-    def submit(self, family, length, own, output, priority):
-        name = f"r{len(self.requests)}"
+    def submit(self, family, length, own, output, priority, sequences, use_beam_search):
+        if sequences > self.sim.scheduler.max_num_seqs or (use_beam_search and not self.sim.kv_cache.shares_blocks):
+            sequences, use_beam_search = 1, False  # the door refuses the others
+        params = {"use_beam_search": True, "beam_width": sequences} if use_beam_search else {"n": sequences}
         prompt = [*family[:length], *range(200, 200 + own)][: self.sim.scheduler.max_model_len - 1]
-        self.requests[name] = self.sim.add(name, prompt, max_tokens=output, priority=priority)
+        self.sim.add(f"r{self.num_submitted}", prompt, max_tokens=output, priority=priority, **params)
+        self.num_submitted += 1
 
     @rule(steps=st.integers(1, 6))
     def step(self, steps):
@@ -72,23 +114,40 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.sim.finish(plan)
             return
         lost = data.draw(st.sampled_from([item.request_id for item in plan.scheduled]))
-        for item in plan.scheduled:
-            self.sim.memory.compute(item, self.requests[item.request_id].token_ids)
+        self.sim.execute(plan)
         self.sim.scheduler.abort(lost)
         self.sim.finish_late(plan)
 
+    @precondition(lambda self: self.sim.scheduler.requests)
+    @rule(limit=st.integers(1, 5))
+    def change_limit(self, limit):
+        self.sim.scheduler.max_num_seqs = limit
+
+    @precondition(lambda self: self.sim.scheduler.requests)
+    @rule(data=st.data())
+    def lose_what_was_swapped(self, data):
+        swapped = sorted(self.sim.kv_cache.swap_space.contexts)
+        if swapped:
+            self.sim.scheduler.lose_swapped(data.draw(st.sampled_from(swapped)))
+
     @invariant()
     def books_balance(self):
-        self.sim.scheduler.check_integrity()
+        if hasattr(self, "sim"):
+            self.sim.scheduler.check_integrity()
 
     def teardown(self):
         if not hasattr(self, "sim"):
             return
         self.sim.run()
         assert self.sim.kv_cache.num_free_blocks == self.sim.pool.num_blocks
-        for request in self.requests.values():
-            expected = [100 + position % 3 for position in range(request.num_output_tokens)]
-            assert request.output_token_ids == expected
+        assert self.sim.kv_cache.swap_space.num_free == self.sim.kv_cache.swap_space.num_blocks
+        for request in self.sim.requests.values():
+            assert request.status.is_terminal
+            if request.beams is None:
+                expected = [token_of(request.request_id, position) for position in range(request.num_output_tokens)]
+                assert request.output_token_ids == expected
+            elif request.status is RequestStatus.FINISHED and request.beam_score is not None:
+                assert request.output_token_ids == undisturbed_answer(request, self.sim.scheduler.max_model_len)
 
 
 TestScheduler = SchedulerMachine.TestCase

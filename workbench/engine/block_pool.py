@@ -29,6 +29,7 @@ class BlockPool:
         self.block_size = block_size
         self._ref_counts = [0] * num_blocks
         self._num_filled = [0] * num_blocks
+        self._num_active_filled = 0
         self._empty: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._index = PrefixIndex(num_evicted=4 * num_blocks)
@@ -50,16 +51,38 @@ class BlockPool:
         """Free blocks whose contents are kept for reuse."""
         return len(self._cached)
 
+    @property
+    def num_unused_slots(self) -> int:
+        """Slots of active blocks that hold no computed token."""
+        return self.num_active * self.block_size - self._num_active_filled
+
     def allocate(self, count: int) -> list[int] | None:
         """Take `count` blocks, all or nothing. Return their ids, or None when too few are free."""
         if count > self.num_free:
             return None
         block_ids = [self._take_one() for _ in range(count)]
+        self._hand_out(block_ids)
+        return block_ids
+
+    @property
+    def empty_blocks(self) -> Iterable[int]:
+        """Ids of the free blocks that hold nothing worth keeping."""
+        return self._empty.keys()
+
+    def allocate_run(self, first: int, count: int) -> list[int]:
+        """Take `count` consecutive blocks, all of them empty, from `first` on. Return their ids."""
+        block_ids = list(range(first, first + count))
+        for block_id in block_ids:
+            assert block_id in self._empty, f"block {block_id} is not empty"
+            del self._empty[block_id]
+        self._hand_out(block_ids)
+        return block_ids
+
+    def _hand_out(self, block_ids: Iterable[int]) -> None:
         for block_id in block_ids:
             self._ref_counts[block_id] = 1
             self._num_filled[block_id] = 0
-        self._changed.update(block_ids)
-        return block_ids
+            self._changed.add(block_id)
 
     def _take_one(self) -> int:
         if self._empty:
@@ -75,6 +98,7 @@ class BlockPool:
             assert is_cached or self._ref_counts[block_id] > 0, f"block {block_id} is free and cannot be shared"
             if is_cached:
                 del self._cached[block_id]
+                self._num_active_filled += self._num_filled[block_id]
             self._ref_counts[block_id] += 1
             self._changed.add(block_id)
 
@@ -86,6 +110,7 @@ class BlockPool:
             self._changed.add(block_id)
             if self._ref_counts[block_id] > 0:
                 continue
+            self._num_active_filled -= self._num_filled[block_id]
             if self._index.key_of(block_id) is not None:
                 self._cached[block_id] = None
             else:
@@ -123,6 +148,7 @@ class BlockPool:
         if num_filled < self.block_size:
             self._index.remove(block_id)
         if self._num_filled[block_id] != num_filled:
+            self._num_active_filled += num_filled - self._num_filled[block_id]
             self._num_filled[block_id] = num_filled
             self._changed.add(block_id)
 
@@ -169,3 +195,5 @@ class BlockPool:
             assert not is_known or self._num_filled[block_id] == self.block_size
             assert count or is_cached or not self._num_filled[block_id], f"empty block {block_id} counts as filled"
         assert len(self._empty) + len(self._cached) + self.num_active == self.num_blocks
+        active = [block_id for block_id in range(self.num_blocks) if self._ref_counts[block_id]]
+        assert self._num_active_filled == sum(self._num_filled[block_id] for block_id in active)

@@ -7,25 +7,28 @@ steps and returns events; `EngineService` owns the thread around it.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from workbench.config import EngineConfig
 from workbench.engine.block_pool import BlockPool
+from workbench.engine.contiguous import ContiguousKVCacheManager
 from workbench.engine.detokenizer import OutputText
 from workbench.engine.kv_cache_manager import KVCacheManager
 from workbench.engine.latency import RequestLatency
-from workbench.engine.limits import kv_block_bytes, resolve_max_model_len, resolve_num_blocks
-from workbench.engine.messages import BlockDetails, Event, RequestFinished, SetLimits, Submit, TokenEvent
+from workbench.engine.limits import kv_block_bytes, resolve_max_model_len, resolve_num_blocks, resolve_num_swap_blocks
+from workbench.engine.messages import BlockDetails, Event, RequestFinished, SetLimits, Submit, TokenEvent, answer_id
 from workbench.engine.model_runner import ModelRunner
 from workbench.engine.policies import POLICIES
 from workbench.engine.policies.admission import ADMISSIONS
 from workbench.engine.request import Request
 from workbench.engine.scheduler import Scheduler, StepResult
-from workbench.engine.scheduler_output import SchedulerOutput
+from workbench.engine.scheduler_output import ScheduledRequest, SchedulerOutput
 from workbench.engine.step_record import StepTimes, build_step_record
 from workbench.models.loader import LoadedModel
+from workbench.sampling_params import MAX_SEED
 from workbench.telemetry.records import FinishReason, PoolSnapshot, RequestStatus, StepRecord
 
 
@@ -62,7 +65,9 @@ class EngineCore:
         self.max_model_len = resolve_max_model_len(config, loaded.config)
         self.num_blocks = resolve_num_blocks(config, loaded.config)
         self.block_bytes = kv_block_bytes(loaded.config, config.block_size)
-        self.runner = ModelRunner(loaded.model, loaded.config, self.num_blocks, config.block_size)
+        self.num_swap_blocks = resolve_num_swap_blocks(config, loaded.config, self.num_blocks)
+        self.runner = ModelRunner(loaded.model, loaded.config, self.num_blocks, config.block_size, self.num_swap_blocks)
+        self._block_transfer_s = self.runner.measure_transfer_s()
         self.scheduler = self._new_scheduler()
         self._open: dict[str, _OpenRequest] = {}
         self._ended: list[Request] = []
@@ -70,20 +75,32 @@ class EngineCore:
         self._step_id = 0
 
     def _new_scheduler(self) -> Scheduler:
-        return Scheduler(
-            KVCacheManager(
-                BlockPool(self.num_blocks, self.config.block_size),
-                enable_prefix_caching=self.config.enable_prefix_caching,
-                # One engine has one model, one dtype and one pool: these name what would have to differ
-                # for two blocks of equal tokens to hold different numbers.
-                extra_keys=(self.loaded.config.name, self.config.dtype),
-            ),
+        scheduler = Scheduler(
+            self._new_kv_cache(),
             POLICIES[self.config.scheduling_policy](),
             ADMISSIONS[self.config.admission_policy](),
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             max_num_seqs=self.config.max_num_seqs,
             max_model_len=self.max_model_len,
             eos_token_ids=self.loaded.config.eos_token_ids,
+            preemption_mode=self.config.preemption_mode,
+        )
+        scheduler.preemption.block_transfer_s = self._block_transfer_s
+        return scheduler
+
+    def _new_kv_cache(self) -> KVCacheManager:
+        pool = BlockPool(self.num_blocks, self.config.block_size)
+        if self.config.kv_layout == "contiguous":
+            return ContiguousKVCacheManager(
+                pool, placement=self.config.kv_placement, num_swap_blocks=self.num_swap_blocks
+            )
+        return KVCacheManager(
+            pool,
+            enable_prefix_caching=self.config.enable_prefix_caching,
+            num_swap_blocks=self.num_swap_blocks,
+            # One engine has one model, one dtype and one pool: these name what would have to differ
+            # for two blocks of equal tokens to hold different numbers.
+            extra_keys=(self.loaded.config.name, self.config.dtype),
         )
 
     # ------------------------------------------------------------------------------ commands
@@ -96,30 +113,51 @@ class EngineCore:
     def submit(self, command: Submit, seed: int) -> None:
         """Queue a request. `seed` drives its sampling when its parameters give none."""
         params = command.sampling_params
-        request = Request(
-            command.request_id,
+        sequences = [
+            self._new_request(command, index, (seed + index) % (MAX_SEED + 1)) for index in range(params.num_sequences)
+        ]
+        for request in sequences[: params.n]:
+            self._open[request.request_id] = _OpenRequest(request, RequestLatency(command.arrival_time_s))
+        if self.scheduler.kv_cache.shares_blocks:
+            self.scheduler.add(sequences[0], sequences[1:])
+        else:
+            for request in sequences:
+                self.scheduler.add(request)
+
+    def _new_request(self, command: Submit, index: int, seed: int) -> Request:
+        """One of the sequences that a command asks for."""
+        params = command.sampling_params
+        self._num_arrived += 1
+        return Request(
+            answer_id(command.request_id, index),
             command.prompt_token_ids,
             params,
-            arrival_index=self._num_arrived,
+            arrival_index=self._num_arrived - 1,
             arrival_time_s=command.arrival_time_s,
-            seed=seed,
+            seed=(seed + index) % (MAX_SEED + 1),
             priority=command.priority,
             bad_word_ids=command.bad_word_ids,
             cache_salt=command.cache_salt,
             text=OutputText(self.loaded.tokenizer, params.stop_texts, params.skip_special_tokens),
+            family=command.request_id,
+            index=index,
         )
-        self._num_arrived += 1
-        self._open[request.request_id] = _OpenRequest(request, RequestLatency(command.arrival_time_s))
-        self.scheduler.add(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> tuple[Event, ...]:
-        """End a request; an unknown or ended id yields no event."""
-        request = self.scheduler.abort(request_id, reason)
-        return () if request is None else (self._end(request, time.monotonic()),)
+        """End a request with all its answers, or one answer by its name; an unknown or ended id yields no event."""
+        family = [each.request_id for each in self.scheduler.requests.values() if each.family == request_id]
+        # Those that have not parted yet come last, and are ended first: nobody computes in another's place.
+        ended = [self.scheduler.abort(name, reason) for name in reversed(family or [request_id])]
+        return self._end_those_open(request for requests in reversed(ended) for request in requests)
 
     def abort_all(self, reason: FinishReason) -> tuple[Event, ...]:
         """End every request."""
         return tuple(event for request_id in list(self.scheduler.requests) for event in self.abort(request_id, reason))
+
+    def _end_those_open(self, requests: Iterable[Request]) -> tuple[Event, ...]:
+        """Terminal events; a sequence that is no answer, such as a spare beam, has none."""
+        now = time.monotonic()
+        return tuple(self._end(request, now) for request in requests if request.request_id in self._open)
 
     def set_limits(self, limits: SetLimits) -> None:
         """Take over new limits from the next step on.
@@ -129,7 +167,8 @@ class EngineCore:
         self.config = replace(self.config, **msgspec.structs.asdict(limits))
         self.scheduler.max_num_batched_tokens = limits.max_num_batched_tokens
         self.scheduler.max_num_seqs = limits.max_num_seqs
-        self.scheduler.kv_cache.enable_prefix_caching = limits.enable_prefix_caching
+        if self.scheduler.kv_cache.shares_blocks:
+            self.scheduler.kv_cache.enable_prefix_caching = limits.enable_prefix_caching
 
     # ---------------------------------------------------------------------------------- step
 
@@ -148,6 +187,7 @@ class EngineCore:
             executed = time.monotonic()
             result = self.scheduler.update_from_output(plan, output)
             events = self._events(plan, result, scheduled, executed)
+            self._learn_cost(plan, executed - scheduled)
             if self.config.check_integrity:
                 self.scheduler.check_integrity()
         except Exception as exception:  # noqa: BLE001 - no fault of one step may end the engine
@@ -158,19 +198,33 @@ class EngineCore:
         self._ended.clear()
         return StepOutcome(events, record, error)
 
+    def _learn_cost(self, plan: SchedulerOutput, execute_s: float) -> None:
+        num_prefill = sum(item.num_tokens for item in plan.scheduled if item.is_prefill)
+        self.scheduler.preemption.observe(plan.num_tokens, num_prefill, execute_s)
+
     def _events(self, plan: SchedulerOutput, result: StepResult, scheduled_s: float, now_s: float) -> tuple[Event, ...]:
         """Token events of everyone who got tokens, then the terminal events."""
         for item in plan.scheduled:
-            self._open[item.request_id].latency.on_scheduled(scheduled_s)
+            self._note_scheduled(item, scheduled_s)
         events: list[Event] = []
         for request_id, token_ids in result.new_token_ids.items():
             entry = self._open[request_id]
             entry.latency.on_tokens(now_s, len(token_ids))
             text = entry.request.text.take() if entry.request.text is not None else ""
             logprobs, count = result.new_logprobs.get(request_id), entry.request.num_output_tokens
-            events.append(TokenEvent(request_id, plan.step_id, token_ids, text, count, logprobs))
-        events += [self._end(request, now_s) for request in result.finished]
+            events.append(
+                TokenEvent(request_id, plan.step_id, token_ids, text, count, logprobs, index=entry.request.index)
+            )
+        events += [self._end(request, now_s) for request in result.finished if request.request_id in self._open]
         return tuple(events)
+
+    def _note_scheduled(self, item: ScheduledRequest, now_s: float) -> None:
+        """A request computes for itself and for those that have not parted from it yet."""
+        request = self.scheduler.requests.get(item.request_id)
+        partners = () if request is None else request.partners
+        for request_id in (item.request_id, *(p.request_id for p in partners), *(d.request_id for d in item.draws)):
+            if request_id in self._open:
+                self._open[request_id].latency.on_scheduled(now_s)
 
     def _end(self, request: Request, now_s: float) -> RequestFinished:
         """The one terminal event of a request."""
@@ -189,17 +243,22 @@ class EngineCore:
             error=None if request.error is None else str(request.error) or type(request.error).__name__,
             error_type=None if request.error is None else type(request.error).__name__,
             prompt_logprobs=tuple(request.prompt_logprobs) if wants_prompt_logprobs else None,
+            index=request.index,
+            beam_score=request.beam_score,
         )
 
     def _recover(self, plan: SchedulerOutput, error: Exception) -> tuple[Event, ...]:
         """End the requests that were in flight when `error` struck, and leave the books balanced.
 
-        Those are the requests of the plan, or all running ones when there is no plan yet. Should
-        the books not balance afterwards, or nobody be found to blame, the pool and the queues are
-        made anew and every request ends: the engine always goes on.
+        Those are the requests of the plan, or all running ones when there is no plan yet. What was to
+        be copied to host memory may not have been, so it is forgotten. Should the books not balance
+        afterwards, or nobody be found to blame, the pool and the queues are made anew and every
+        request ends: the engine always goes on.
         """
         in_flight = [item.request_id for item in plan.scheduled] or [r.request_id for r in self.scheduler.running]
         try:
+            for transfer in (*plan.transfers, *self.scheduler.kv_cache.take_transfers()):
+                self.scheduler.lose_swapped(transfer.request_id)
             for request_id in in_flight:
                 self.scheduler.fail(request_id, error)
             self.scheduler.check_integrity()
@@ -212,8 +271,7 @@ class EngineCore:
         for request in lost:
             if request.finish_reason is None:
                 request.error, request.status, request.finish_reason = error, RequestStatus.FAILED, FinishReason.ERROR
-        now = time.monotonic()
-        return tuple(self._end(request, now) for request in lost)
+        return self._end_those_open(lost)
 
     # ---------------------------------------------------------------------------- inspection
 

@@ -33,12 +33,31 @@ def check_is_ready(status: ServiceStatus) -> None:
         raise EngineStoppedError(f"the engine is {status.state}{cause}: {_REMEDY[status.state]}")
 
 
-def check_room_in_queue(num_open: int, limit: int) -> None:
-    """Raise QueueFullError when as many requests are open as may run and wait."""
-    if num_open >= limit:
+def check_room_in_queue(num_open: int, num_answers: int, limit: int) -> None:
+    """Raise QueueFullError when more answers would be open than may run and wait."""
+    if num_open + num_answers > limit:
         raise QueueFullError(
             f"{num_open} requests are open and at most {limit} may run and wait (max_num_seqs + max_num_waiting): "
-            "try again when some have ended"
+            f"try again when {'some' if num_answers == 1 else num_open + num_answers - limit} have ended"
+        )
+
+
+def check_num_sequences(params: SamplingParams, max_num_seqs: int) -> None:
+    """Raise InvalidSamplingParamsError when the answers, or beams, of one request cannot run side by side."""
+    if params.num_sequences > max_num_seqs:
+        name = "beam_width" if params.use_beam_search else "n"
+        raise InvalidSamplingParamsError(
+            f"{name}={params.num_sequences} sequences of one request run together and at most "
+            f"max_num_seqs={max_num_seqs} may: give {name} of at most {max_num_seqs}, or raise max_num_seqs"
+        )
+
+
+def check_can_share(params: SamplingParams, kv_layout: str) -> None:
+    """Raise InvalidSamplingParamsError for a beam search where blocks cannot be shared."""
+    if params.use_beam_search and kv_layout != "paged":
+        raise InvalidSamplingParamsError(
+            f"use_beam_search=True needs beams that share blocks, which kv_layout={kv_layout!r} cannot: "
+            "start the engine with kv_layout='paged', or ask without beams"
         )
 
 
@@ -82,10 +101,6 @@ def check_request(prompt_token_ids: Sequence[int], params: SamplingParams, statu
             raise InvalidPromptError(
                 f"prompt token id {token_id!r} is not in the vocabulary: ids go from 0 to {status.vocab_size - 1}"
             )
-    if params.n != 1:
-        raise InvalidSamplingParamsError(
-            f"n={params.n}: one request has one answer here; send params.split(), as LLM.generate does"
-        )
     params.check_vocabulary(status.vocab_size)
     if length >= status.max_model_len:
         raise PromptTooLongError(

@@ -3,156 +3,227 @@
 The manager alone knows which request holds which blocks. A table only grows until it is freed, or
 truncated after rejected drafts; an allocation takes all the blocks it needs or none.
 
-Prefix caching (as in vLLM and, with a tree, SGLang's RadixAttention, arXiv 2312.07104): full blocks are
-named by what they hold, and a context begins with the blocks that others computed before.
+Prefix caching: full blocks are named by what they hold, and a context begins with the blocks that others
+computed before (see `prefix_cache`).
+
+Copy-on-write (arXiv 2309.06180, section 4.4): a fork shares all blocks of its source. Full blocks are
+never written again; the last one is copied by whoever writes into it while others hold it.
+
+Swapping: a context that has to make room is copied to host memory, and back when it is admitted again.
+Copies are planned here, in the order in which they must happen, and made before the step's tokens are
+computed: see `take_transfers`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from workbench.engine.block_key import BlockKey, HashFunction
+from workbench.engine.block_key import HashFunction
 from workbench.engine.block_pool import BlockPool
-from workbench.telemetry.records import BlockState, CacheMiss, PoolSnapshot
+from workbench.engine.prefix_cache import PrefixCache, PrefixMatch
+from workbench.engine.swap_space import SwapSpace
+from workbench.telemetry.records import BlockState, BlockTransfer, CacheMiss, PoolSnapshot, TransferKind
 
 
 @dataclass(frozen=True)
-class PrefixMatch:
-    """The beginning of a context that is in the cache already."""
+class Room:
+    """What a waiting request needs, and what there is for it."""
 
-    block_ids: tuple[int, ...] = ()
-    num_tokens: int = 0
-    num_cached_blocks: int = 0
-    """How many of the blocks nobody holds: taking them uses up free blocks."""
-    miss: CacheMiss | None = None
-    """Why it is no longer; None when every block that may be shared was found."""
-    differs_at: int | None = None
-    """For `CacheMiss.DIFFERS`: the first position whose token differs from what is cached."""
+    needed_blocks: int
+    """Blocks beyond those that it finds in the cache."""
+    free_blocks: int
+    """Blocks that can be taken besides those."""
+    claim: int
+    """How many of the free blocks it would use up, cached ones that it finds included."""
+    longest_run: int | None = None
+    """Where blocks must be consecutive: as many as the longest run of free ones has."""
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it fits."""
+        return self.needed_blocks <= (self.free_blocks if self.longest_run is None else self.longest_run)
 
 
 class KVCacheManager:
     """Block tables of all requests that hold memory."""
+
+    shares_blocks = True
+    """Whether requests can hold blocks together."""
 
     def __init__(
         self,
         pool: BlockPool,
         *,
         enable_prefix_caching: bool = False,
+        num_swap_blocks: int = 0,
         extra_keys: tuple[Hashable, ...] = (),
         hash_function: HashFunction = hash,
     ) -> None:
-        """Manage the blocks of `pool`, all of them free.
+        """Manage the blocks of `pool`, all of them free, and `num_swap_blocks` in host memory.
 
         extra_keys: what decides the contents of blocks besides tokens, for all requests.
         """
         self.pool = pool
         self.enable_prefix_caching = enable_prefix_caching
-        self._extra_keys, self._hash_function = extra_keys, hash_function
-        self._keys: dict[str, list[BlockKey]] = {}
-        """Of each request: keys of its full blocks, as far as they were needed."""
+        self.swap_space = SwapSpace(num_swap_blocks)
+        self._prefixes = PrefixCache(pool, extra_keys, hash_function)
         self._tables: dict[str, list[int]] = {}
         self._owners: dict[int, list[str]] = {}
+        self._transfers: list[BlockTransfer] = []
+
+    # ---------------------------------------------------------------------------------- counts
 
     @property
     def num_free_blocks(self) -> int:
         """Blocks that an allocation can take."""
         return self.pool.num_free
 
+    @property
+    def largest_claim(self) -> int:
+        """Most blocks that one request can take now."""
+        return self.pool.num_free
+
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many blocks hold `num_tokens` tokens."""
         return -(-num_tokens // self.pool.block_size)
 
-    def blocks_needed(self, request_id: str, num_tokens: int) -> int:
-        """Return how many more blocks the request needs to hold `num_tokens` tokens."""
-        return max(0, self.blocks_for(num_tokens) - self.num_blocks_of(request_id))
+    def blocks_needed(self, request_id: str, num_tokens: int, num_computed_tokens: int = 0) -> int:
+        """Return how many more blocks a request needs to hold `num_tokens` tokens.
+
+        num_computed_tokens: those it has; where they end in a block that others hold, a copy of it is needed.
+        """
+        missing = self.blocks_for(num_tokens) - self.num_blocks_of(request_id)
+        return max(0, missing) + (self._shared_end(request_id, num_computed_tokens) is not None)
 
     def num_blocks_of(self, request_id: str) -> int:
         """Return how many blocks the request holds."""
         return len(self._tables.get(request_id, ()))
 
-    def num_exclusive_blocks(self, request_id: str) -> int:
-        """Return how many of the request's blocks nobody else holds: so many get free with it."""
-        return sum(self.pool.ref_count(block_id) == 1 for block_id in self._tables.get(request_id, ()))
+    def num_freed_with(self, request_ids: Iterable[str]) -> int:
+        """Return how many blocks get free when these requests let go of theirs."""
+        held = Counter(block_id for request_id in request_ids for block_id in self._tables.get(request_id, ()))
+        return sum(self.pool.ref_count(block_id) == count for block_id, count in held.items())
+
+    def num_shared_tokens(self, request_id: str, num_tokens: int) -> int:
+        """Return how many of the first `num_tokens` tokens lie in full blocks that others hold, too."""
+        full = self._tables.get(request_id, [])[: num_tokens // self.pool.block_size]
+        return sum(self.pool.ref_count(block_id) > 1 for block_id in full) * self.pool.block_size
 
     def block_table(self, request_id: str) -> tuple[int, ...]:
         """Return the physical block of each logical block."""
         return tuple(self._tables.get(request_id, ()))
 
-    def match(self, request_id: str, token_ids: Sequence[int], cache_salt: str = "") -> PrefixMatch:
-        """Return the longest cached beginning of a context; nothing changes.
+    # -------------------------------------------------------------------------------- look-up
 
-        The last token is never part of it: it has to be computed for its logits.
-        """
+    def match(
+        self, request_id: str, token_ids: Sequence[int], cache_salt: str = "", *, may_use_cache: bool = True
+    ) -> PrefixMatch:
+        """Return the beginning of a context that need not be computed: cached, or in host memory. Nothing changes."""
         if not self.enable_prefix_caching:
-            return PrefixMatch(miss=CacheMiss.DISABLED)
-        block_size = self.pool.block_size
-        num_usable = (len(token_ids) - 1) // block_size
-        if num_usable == 0:
-            return PrefixMatch(miss=CacheMiss.SHORTER_THAN_BLOCK)
-        block_ids: list[int] = []
-        for index in range(num_usable):
-            key = self._key(request_id, index, token_ids, cache_salt)
-            found = self.pool.find(key)
-            if found is None:
-                return self._match(block_ids, *self._explain_miss(key, index * block_size))
-            block_id, self._keys[request_id][index] = found
-            block_ids.append(block_id)
-        return self._match(block_ids)
+            found = PrefixMatch(miss=CacheMiss.DISABLED)
+        elif not may_use_cache:
+            found = PrefixMatch(miss=CacheMiss.BYPASSED)
+        else:
+            found = self._prefixes.match(request_id, token_ids, cache_salt)
+        swapped = self.swap_space.contexts.get(request_id)
+        if swapped is None or swapped.num_tokens <= found.num_tokens:
+            return found
+        rest = swapped.block_ids[len(found.block_ids) :]
+        return replace(found, host_block_ids=rest, num_swapped_tokens=swapped.num_tokens)
 
-    def _match(self, block_ids: list[int], miss: CacheMiss | None = None, differs_at: int | None = None) -> PrefixMatch:
-        num_cached = sum(map(self.pool.is_cached, block_ids))
-        return PrefixMatch(tuple(block_ids), len(block_ids) * self.pool.block_size, num_cached, miss, differs_at)
+    def room(self, num_tokens: int, match: PrefixMatch, most_tokens: int = 0) -> Room:
+        """Return what a request without blocks needs to begin with `match` and hold `num_tokens` tokens.
 
-    def _explain_miss(self, key: BlockKey, first_position: int) -> tuple[CacheMiss, int | None]:
-        if self.pool.was_evicted(key):
-            return CacheMiss.EVICTED, None
-        return CacheMiss.DIFFERS, first_position + self.pool.common_length(key)
+        most_tokens: what it may come to hold, which only a layout without paging looks at.
+        """
+        needed = self.blocks_for(num_tokens) - len(match.block_ids)
+        free = self.pool.num_free - match.num_cached_blocks
+        return Room(needed, free, needed + match.num_cached_blocks)
 
-    def _key(self, request_id: str, index: int, token_ids: Sequence[int], cache_salt: str) -> BlockKey:
-        """Return the key of a request's full block `index`."""
-        keys, block_size = self._keys.setdefault(request_id, []), self.pool.block_size
-        for number in range(len(keys), index + 1):
-            own = tuple(token_ids[number * block_size : (number + 1) * block_size])
-            extra = (*self._extra_keys, cache_salt)
-            keys.append(BlockKey(keys[-1] if keys else None, own, extra, self._hash_function))
-        return keys[index]
+    def claim_after(self, request_ids: Iterable[str]) -> int:
+        """Return the most blocks that one request can take once these requests have let go of theirs."""
+        return self.pool.num_free + self.num_freed_with(request_ids)
 
-    def can_allocate(self, request_id: str, num_tokens: int, match: PrefixMatch | None = None) -> bool:
+    def external_waste(self, num_needed: int) -> int:
+        """Return how many free blocks a request that needs `num_needed` cannot use for where they lie: none here."""
+        return 0
+
+    # ----------------------------------------------------------------------------- allocation
+
+    def can_allocate(
+        self, request_id: str, num_tokens: int, match: PrefixMatch | None = None, num_computed_tokens: int = 0
+    ) -> bool:
         """Whether `allocate` would find room."""
         match = match or PrefixMatch()
-        needed = self.blocks_needed(request_id, num_tokens) - len(match.block_ids)
+        needed = self.blocks_needed(request_id, num_tokens, num_computed_tokens) - len(match.block_ids)
         return needed <= self.pool.num_free - match.num_cached_blocks
 
-    def allocate(self, request_id: str, num_tokens: int, match: PrefixMatch | None = None) -> bool:
+    def allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        match: PrefixMatch | None = None,
+        *,
+        num_computed_tokens: int = 0,
+        most_tokens: int = 0,
+    ) -> bool:
         """Grow the table until it holds `num_tokens` tokens. Return False, unchanged, without room.
 
-        match: what a request without blocks begins with, from `match` just now.
+        Args:
+            request_id: who needs memory.
+            num_tokens: of its context, those to be computed next included.
+            match: what a request without blocks begins with, from `match` just now.
+            num_computed_tokens: those before the first that will be written.
+            most_tokens: what it may come to hold, which only a layout without paging looks at.
         """
-        if not self.can_allocate(request_id, num_tokens, match):
+        if not self.can_allocate(request_id, num_tokens, match, num_computed_tokens):
             return False
-        if match is not None and match.block_ids:
+        if match is not None:
             assert request_id not in self._tables, f"{request_id} holds blocks already"
             self.pool.share(match.block_ids)
             self._append(request_id, list(match.block_ids))
+            self._prefixes.begin(request_id, match)
+        shared = self._shared_end(request_id, num_computed_tokens)
+        if shared is not None:
+            self._copy_block(request_id, shared)
         needed = self.blocks_needed(request_id, num_tokens)
         if needed:
-            block_ids = self.pool.allocate(needed)
-            assert block_ids is not None
-            self._append(request_id, block_ids)
+            self._append(request_id, self._take(needed))
+        if match is not None:
+            self._swap_in(request_id, match)
         return True
 
-    def share(self, source_id: str, request_id: str, num_blocks: int) -> None:
-        """Let a request without blocks begin with the first `num_blocks` blocks of another.
+    def _take(self, count: int) -> list[int]:
+        block_ids = self.pool.allocate(count)
+        assert block_ids is not None
+        return block_ids
 
-        The blocks must be full: nobody writes into a shared block.
-        """
+    def _shared_end(self, request_id: str, num_computed_tokens: int) -> int | None:
+        """Return the place of the block that the next token is written into, if others hold it and read it."""
+        index, offset = divmod(num_computed_tokens, self.pool.block_size)
+        table = self._tables.get(request_id, ())
+        is_shared = offset and index < len(table) and self.pool.ref_count(table[index]) > 1
+        return index if is_shared else None
+
+    def _copy_block(self, request_id: str, index: int) -> None:
+        """Give a request a block of its own in the place of one that it shares."""
+        table = self._tables[request_id]
+        shared, own = table[index], self._take(1)[0]
+        self._plan(TransferKind.COPY, shared, own, request_id)
+        self.pool.set_filled(own, self.pool.num_filled(shared))
+        self._release(request_id, [shared])
+        table[index] = own
+        self._owners[own] = [request_id]
+
+    def fork(self, source_id: str, request_id: str) -> None:
+        """Let a request without blocks share all those of another, and what is known of them."""
         assert request_id not in self._tables, f"{request_id} holds blocks already"
-        block_ids = self._tables[source_id][:num_blocks]
-        assert all(self.pool.num_filled(b) == self.pool.block_size for b in block_ids), "only full blocks are shared"
+        block_ids = self._tables[source_id]
         self.pool.share(block_ids)
         self._append(request_id, block_ids)
+        self._prefixes.fork(source_id, request_id)
 
     def commit(
         self,
@@ -168,19 +239,50 @@ class KVCacheManager:
         """
         block_size = self.pool.block_size
         table = self._tables[request_id]
-        first = (num_computed_tokens - num_new_tokens) // block_size
-        for index in range(first, self.blocks_for(num_computed_tokens)):
-            filled = min(block_size, num_computed_tokens - index * block_size)
-            self.pool.set_filled(table[index], filled)
-            if filled == block_size and self.enable_prefix_caching:
-                key = self._key(request_id, index, token_ids, cache_salt)
-                self._keys[request_id][index] = self.pool.remember(table[index], key)
+        for index in range((num_computed_tokens - num_new_tokens) // block_size, self.blocks_for(num_computed_tokens)):
+            self.pool.set_filled(table[index], min(block_size, num_computed_tokens - index * block_size))
+        if self.enable_prefix_caching:
+            self._prefixes.name(request_id, table, num_computed_tokens // block_size, token_ids, cache_salt)
+
+    # ------------------------------------------------------------------------------- swapping
+
+    def swap_out(self, request_id: str, num_tokens: int) -> bool:
+        """Copy a request's first `num_tokens` tokens to host memory and give back all its blocks.
+
+        Returns False, unchanged, without room there.
+        """
+        block_ids = self._tables[request_id][: self.blocks_for(num_tokens)]
+        context = self.swap_space.keep(request_id, len(block_ids), num_tokens)
+        if context is None:
+            return False
+        for block_id, host_id in zip(block_ids, context.block_ids, strict=True):
+            self._plan(TransferKind.SWAP_OUT, block_id, host_id, request_id)
+        self.free(request_id)
+        return True
+
+    def _swap_in(self, request_id: str, match: PrefixMatch) -> None:
+        """Copy what lies in host memory behind the cached beginning, and let go of it there."""
+        table, block_size, first = self._tables[request_id], self.pool.block_size, len(match.block_ids)
+        for index, host_id in enumerate(match.host_block_ids, start=first):
+            self._plan(TransferKind.SWAP_IN, host_id, table[index], request_id)
+            self.pool.set_filled(table[index], min(block_size, match.num_swapped_tokens - index * block_size))
+        self.swap_space.give_back(request_id)
+
+    def _plan(self, kind: TransferKind, source_id: int, target_id: int, request_id: str) -> None:
+        self._transfers.append(BlockTransfer(kind, source_id, target_id, request_id))
+
+    def take_transfers(self) -> tuple[BlockTransfer, ...]:
+        """Return the copies planned since the last call, to be made in this order, and forget them."""
+        transfers = tuple(self._transfers)
+        self._transfers.clear()
+        return transfers
+
+    # -------------------------------------------------------------------------------- release
 
     def truncate(self, request_id: str, num_tokens: int) -> None:
         """Give back the blocks behind the first `num_tokens` tokens and forget the slots behind them."""
-        table = self._tables[request_id]
-        keep = self.blocks_for(num_tokens)
-        del self._keys.get(request_id, [])[num_tokens // self.pool.block_size :]
+        table, keep = self._tables[request_id], self.blocks_for(num_tokens)
+        self._prefixes.truncate(request_id, num_tokens // self.pool.block_size)
         self._release(request_id, table[keep:])
         del table[keep:]
         if keep:
@@ -189,10 +291,22 @@ class KVCacheManager:
 
     def free(self, request_id: str) -> int:
         """Give back all blocks of the request; one without blocks is fine. Return how many."""
-        self._keys.pop(request_id, None)
+        self._prefixes.forget(request_id)
         table = self._tables.pop(request_id, [])
         self._release(request_id, table)
         return len(table)
+
+    def forget(self, request_id: str) -> None:
+        """Give back everything of the request, what lies in host memory included."""
+        self.free(request_id)
+        self.swap_space.give_back(request_id)
+
+    def hand_over(self, request_id: str, heir_id: str) -> None:
+        """Let everything that a request holds belong to another, which holds nothing."""
+        if request_id in self._tables:
+            self.fork(request_id, heir_id)
+            self.free(request_id)
+        self.swap_space.hand_over(request_id, heir_id)
 
     def _append(self, request_id: str, block_ids: list[int]) -> None:
         self._tables.setdefault(request_id, []).extend(block_ids)
@@ -248,4 +362,6 @@ class KVCacheManager:
             assert len(set(table)) == len(table), f"{request_id} holds a block twice: {table}"
             assert all(request_id in self._owners[block_id] for block_id in table)
         assert {b: len(owners) for b, owners in self._owners.items()} == dict(references)
+        assert not set(self._tables) & set(self.swap_space.contexts), "a context lies in two places"
+        self.swap_space.check_integrity()
         self.pool.check_integrity(references)

@@ -8,6 +8,7 @@ from workbench.config import DEFAULT_KV_CACHE_BYTES, EngineConfig
 from workbench.errors import ConfigurationError, KVCacheTooLargeError
 from workbench.models.config import ModelConfig
 
+GIB = 1 << 30
 MEMORY_RESERVE = 0.1
 """Share of the free memory that is left to everything else."""
 
@@ -56,5 +57,30 @@ def resolve_num_blocks(config: EngineConfig, model: ModelConfig) -> int:
         raise KVCacheTooLargeError(
             f"{asked} needs {count * block_bytes:,} bytes ({count:,} blocks of {block_bytes:,} bytes), "
             f"{usable:,} bytes of memory are usable: give num_blocks of at most {usable // block_bytes:,}"
+        )
+    return count
+
+
+def resolve_num_swap_blocks(config: EngineConfig, model: ModelConfig, num_blocks: int) -> int:
+    """Return how many blocks the swap space holds: none where preemption only recomputes.
+
+    Raises:
+        ConfigurationError: it is smaller than one block.
+        KVCacheTooLargeError: it does not fit beside the KV cache in the memory that is free now.
+    """
+    if config.preemption_mode == "recompute":
+        return 0
+    block_bytes = kv_block_bytes(model, config.block_size)
+    count = int(config.swap_space * GIB) // block_bytes
+    if count < 1:
+        raise ConfigurationError(
+            f"swap_space={config.swap_space} GiB holds no block: one block of {config.block_size} tokens takes "
+            f"{block_bytes:,} bytes, give at least {block_bytes / GIB:.6f}"
+        )
+    usable = int(psutil.virtual_memory().available * (1 - MEMORY_RESERVE)) - num_blocks * block_bytes
+    if count * block_bytes > usable:
+        raise KVCacheTooLargeError(
+            f"swap_space={config.swap_space} GiB does not fit: {max(0, usable) / GIB:.2f} GiB of memory are usable "
+            f"beside the KV cache of {num_blocks:,} blocks: give less swap_space or fewer blocks"
         )
     return count

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 
-from kernels.ops import AttentionMetadata, kv_cache_shapes
+from kernels.ops import AttentionMetadata, Ops, kv_cache_shapes
 from workbench.engine.batch import ForwardBatch, build_batch
+from workbench.engine.beam_search import Candidate
+from workbench.engine.candidates import best_candidates
 from workbench.engine.logit_rules import apply_rules
 from workbench.engine.logprobs import compute_logprobs
 from workbench.engine.messages import TokenLogprobs
 from workbench.engine.sampler import SamplingBatch, sample
 from workbench.engine.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from workbench.models.config import ModelConfig
+from workbench.telemetry.records import BlockTransfer, TransferKind
 
 PROMPT_LOGPROBS_ROWS = 64
 """Prompt rows whose logits are in memory at once."""
+MEASURED_BLOCKS: Final = 16
+"""Blocks that are copied to find out how long that takes."""
 
 KVCache = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class CausalLM(Protocol):
     """The part of a model that the runner needs."""
+
+    @property
+    def ops(self) -> Ops:
+        """What it computes with."""
 
     def forward(
         self, token_ids: torch.Tensor, metadata: Sequence[AttentionMetadata], kv_caches: KVCache
@@ -41,18 +52,31 @@ class CausalLM(Protocol):
 class ModelRunner:
     """Owns tensors and never sees a `Request`."""
 
-    def __init__(self, model: CausalLM, config: ModelConfig, num_blocks: int, block_size: int) -> None:
-        """Allocate keys and values, float32: all layers in one tensor each, a layer as in `kv_cache_shapes`."""
+    def __init__(
+        self, model: CausalLM, config: ModelConfig, num_blocks: int, block_size: int, num_swap_blocks: int = 0
+    ) -> None:
+        """Allocate keys and values, float32: all layers in one tensor each, a layer as in `kv_cache_shapes`.
+
+        As much again for `num_swap_blocks` blocks in host memory.
+        """
         self._model = model
         self._vocab_size = config.vocab_size
         self._num_layer_groups = len(config.layer_groups)
         self._block_size = block_size
-        keys, values = kv_cache_shapes(num_blocks, block_size, config.num_kv_heads, config.head_size)
-        self._keys, self._values = _storage((config.num_layers, *keys)), _storage((config.num_layers, *values))
-        self._kv_caches: KVCache = list(zip(self._keys, self._values, strict=True))
+        self._device: tuple[torch.Tensor, ...]
+        self._host: tuple[torch.Tensor, ...]
+        self._device, self._host = (
+            tuple(
+                _storage((config.num_layers, *shape))
+                for shape in kv_cache_shapes(count, block_size, config.num_kv_heads, config.head_size)
+            )
+            for count in (num_blocks, num_swap_blocks)
+        )
+        self._kv_caches: KVCache = list(zip(*self._device, strict=True))
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Compute the plan's tokens, fill their slots and sample where the plan says so."""
+        """Make the plan's transfers, compute its tokens, fill their slots and sample where it says so."""
+        self._transfer(plan.transfers)
         if not plan.scheduled:
             return ModelRunnerOutput()
         batch = build_batch(plan, self._block_size)
@@ -62,25 +86,70 @@ class ModelRunner:
         if not batch.sampled:
             return ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
         logits = self._model.compute_logits(hidden[batch.sampled_rows])
-        reported = [row for row, item in enumerate(batch.sampled) if item.sampling_params.logprobs is not None]
+        candidates = self._candidates(batch, logits)
+        token_ids, logprobs = self._draw(batch, logits)
+        return ModelRunnerOutput(token_ids, logprobs, prompt_logprobs, candidates)
+
+    def _transfer(self, transfers: Sequence[BlockTransfer]) -> None:
+        """Copy blocks in the order given; neighbours of one kind go together."""
+        for kind, group in itertools.groupby(transfers, key=lambda transfer: transfer.kind):
+            pairs = torch.tensor([(transfer.source_id, transfer.target_id) for transfer in group])
+            sources = self._host if kind is TransferKind.SWAP_IN else self._device
+            targets = self._host if kind is TransferKind.SWAP_OUT else self._device
+            for source, target in zip(sources, targets, strict=True):
+                self._model.ops.copy_blocks(source, target, pairs)
+
+    def measure_transfer_s(self) -> float:
+        """Return the seconds that copying one block to host memory takes, measured; 0 without swap space."""
+        count = min(self._host[0].shape[1], self._device[0].shape[1], MEASURED_BLOCKS)
+        if count == 0:
+            return 0.0
+        transfers = [BlockTransfer(TransferKind.SWAP_OUT, i, i, "") for i in range(count)]
+        self._transfer(transfers)
+        started = time.perf_counter()
+        self._transfer(transfers)
+        return (time.perf_counter() - started) / count
+
+    @staticmethod
+    def _candidates(batch: ForwardBatch, logits: torch.Tensor) -> dict[str, tuple[Candidate, ...]]:
+        """What each beam may go on with."""
+        rows = [row for row, item in enumerate(batch.sampled) if item.num_candidates]
+        items = [batch.sampled[row] for row in rows]
+        found = best_candidates(
+            logits[rows],
+            [item.num_candidates for item in items],
+            [item.rules.held_back_ids if item.rules is not None else () for item in items],
+        )
+        return {item.request_id: one for item, one in zip(items, found, strict=True)}
+
+    def _draw(
+        self, batch: ForwardBatch, logits: torch.Tensor
+    ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[TokenLogprobs, ...]]]:
+        """Sample the plan's draws: several from one row where answers part. Log-probabilities for those who ask."""
+        drawn = [(row, item, draw) for row, item in enumerate(batch.sampled) for draw in item.draws]
+        if [row for row, _, _ in drawn] != list(range(len(logits))):
+            logits = logits[[row for row, _, _ in drawn]]
+        if not drawn:
+            return {}, {}
+        params = [item.sampling_params for _, item, _ in drawn]
+        reported = [row for row, each in enumerate(params) if each.logprobs is not None]
         raw_logits = logits[reported]
-        constrained = [row for row, item in enumerate(batch.sampled) if item.rules is not None]
+        constrained = [(row, item.rules) for row, (_, item, _) in enumerate(drawn) if item.rules is not None]
         if constrained:
             logits = logits.clone()
-            apply_rules(logits, [(row, rules) for row in constrained if (rules := batch.sampled[row].rules)])
+            apply_rules(logits, constrained)
         sampling = SamplingBatch.build(
-            params=[item.sampling_params for item in batch.sampled],
-            seeds=[item.seed for item in batch.sampled],
-            positions=[item.output_position for item in batch.sampled],
+            params=params,
+            seeds=[draw.seed for _, _, draw in drawn],
+            positions=[item.output_position for _, item, _ in drawn],
             vocab_size=self._vocab_size,
         )
         token_ids = sample(logits, sampling).tolist()
-        counts = [batch.sampled[row].sampling_params.logprobs or 0 for row in reported]
+        counts = [params[row].logprobs or 0 for row in reported]
         logprobs = compute_logprobs(raw_logits, [token_ids[row] for row in reported], counts)
-        return ModelRunnerOutput(
-            {item.request_id: (token_id,) for item, token_id in zip(batch.sampled, token_ids, strict=True)},
-            {batch.sampled[row].request_id: (one,) for row, one in zip(reported, logprobs, strict=True)},
-            prompt_logprobs,
+        return (
+            {draw.request_id: (token_id,) for (_, _, draw), token_id in zip(drawn, token_ids, strict=True)},
+            {drawn[row][2].request_id: (one,) for row, one in zip(reported, logprobs, strict=True)},
         )
 
     def _prompt_logprobs(
@@ -102,8 +171,7 @@ class ModelRunner:
 
     def release(self) -> None:
         """Let go of the KV storage."""
-        self._keys, self._values = torch.empty(0), torch.empty(0)
-        self._kv_caches = []
+        self._kv_caches, self._device, self._host = [], (), ()
 
 
 def _storage(shape: tuple[int, ...]) -> torch.Tensor:

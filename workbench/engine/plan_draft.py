@@ -14,6 +14,8 @@ class PlanDraft:
 
     max_num_batched_tokens: int
     max_num_seqs: int
+    num_sequences: int
+    """Of the requests that run."""
     budget: int = field(init=False)
     """Tokens that are left to give."""
     shares: dict[str, int] = field(default_factory=dict)

@@ -8,12 +8,15 @@ Prefill, chunked prefill, decode and the recomputation after a preemption are al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from workbench.engine.kv_cache_manager import PrefixMatch
 from workbench.engine.messages import TokenLogprobs
-from workbench.sampling_params import SamplingParams
+from workbench.engine.prefix_cache import PrefixMatch
+from workbench.sampling_params import MAX_SEED, SamplingParams
 from workbench.telemetry.records import FinishReason, RequestStatus
+
+if TYPE_CHECKING:
+    from workbench.engine.beam_group import BeamGroup
 
 
 class TextStream(Protocol):
@@ -45,13 +48,25 @@ class Request:
         text: TextStream | None = None,
         bad_word_ids: Sequence[Sequence[int]] = (),
         cache_salt: str = "",
+        family: str = "",
+        index: int = 0,
     ) -> None:
         """`arrival_index` orders requests; `seed` drives sampling when the parameters give none."""
         self.request_id = request_id
+        self.family = family or request_id
+        """Id under which it was submitted: several answers share it."""
+        self.index = index
+        """Which of the answers this is."""
+        self.partners: list[Request] = []
+        """Answers that part from this one with the first token; until then it computes for all of them."""
+        self.beams: BeamGroup | None = None
+        """The beam search that it is a part of."""
+        self.is_parked = False
+        """It stands in no queue: an answer that has not parted yet, or a beam that is out of use."""
         self.sampling_params = sampling_params
         self.arrival_index = arrival_index
         self.arrival_time_s = arrival_time_s
-        self.seed = seed if sampling_params.seed is None else sampling_params.seed
+        self.seed = seed if sampling_params.seed is None else (sampling_params.seed + index) % (MAX_SEED + 1)
         self.priority = priority
         self.text = text
         self.bad_word_ids = tuple(tuple(word) for word in bad_word_ids)
@@ -74,6 +89,13 @@ class Request:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
         self.error: Exception | None = None
+        self.beam_score: float | None = None
+        """Of a finished beam: see `beam_search`."""
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that it stands for: itself, and the answers that have not parted from it yet."""
+        return 1 + len(self.partners)
 
     @property
     def num_tokens(self) -> int:
@@ -94,6 +116,11 @@ class Request:
     def num_missing_tokens(self) -> int:
         """Known tokens that are not computed yet."""
         return self.num_tokens - self.num_computed_tokens
+
+    def most_tokens(self, max_model_len: int) -> int:
+        """Return the most tokens that it may come to hold, in a context of `max_model_len`."""
+        limit = self.sampling_params.max_tokens
+        return max_model_len if limit is None else min(self.num_prompt_tokens + limit, max_model_len)
 
     def __repr__(self) -> str:
         return (

@@ -13,15 +13,19 @@ The scheduler holds no tensors and reads no clock: it runs alone in tests and in
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from workbench.engine.admission import Admission
-from workbench.engine.kv_cache_manager import KVCacheManager, PrefixMatch
+from workbench.engine.beam_group import BeamGroup
+from workbench.engine.beam_search import BeamSearch
+from workbench.engine.kv_cache_manager import KVCacheManager
 from workbench.engine.messages import TokenLogprobs
 from workbench.engine.plan_draft import PlanDraft
 from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.policies.admission import AdmissionPolicy
+from workbench.engine.preemption import Preemption
+from workbench.engine.prefix_cache import PrefixMatch
 from workbench.engine.request import Request
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.engine.share import share_of
@@ -54,11 +58,13 @@ class Scheduler:
         max_num_seqs: int,
         max_model_len: int,
         eos_token_ids: Iterable[int] = (),
+        preemption_mode: str = "recompute",
     ) -> None:
         """`max_model_len` bounds prompt + output of a request, in tokens."""
         self.kv_cache = kv_cache
         self.policy = policy
-        self.admission = Admission(kv_cache, admission)
+        self.admission = Admission(kv_cache, admission, max_model_len)
+        self.preemption = Preemption(kv_cache, preemption_mode)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
@@ -73,43 +79,102 @@ class Scheduler:
         """Whether any request is not finished."""
         return bool(self.requests)
 
+    @property
+    def external_waste_blocks(self) -> int:
+        """Free blocks that the first in the queue cannot use for where they lie."""
+        if not self.waiting or self.kv_cache.shares_blocks:
+            return 0
+        return self.kv_cache.external_waste(self.admission.room(self.waiting[0]).claim)
+
     # ---------------------------------------------------------------------------- membership
 
-    def add(self, request: Request) -> None:
-        """Queue a request that the door has accepted."""
-        assert request.request_id not in self.requests, f"{request.request_id} exists already"
-        self.requests[request.request_id] = request
+    def add(self, request: Request, partners: Sequence[Request] = ()) -> None:
+        """Queue a request that the door has accepted.
+
+        partners: further answers to its prompt, or beams: they share its blocks and part from it later.
+        """
+        for each in (request, *partners):
+            assert each.request_id not in self.requests, f"{each.request_id} exists already"
+            self.requests[each.request_id] = each
+        for partner in partners:
+            partner.is_parked = True
+        request.partners = list(partners)
+        if request.sampling_params.use_beam_search:
+            BeamGroup(self._beam_search_for(request), (request, *partners))
         self._enqueue(request)
 
-    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Request | None:
-        """End a request wherever it stands and free its blocks. Unknown ids return None."""
-        request = self.requests.get(request_id)
-        if request is None:
-            return None
-        self._finish(request, RequestStatus.ABORTED, reason)
-        return request
+    def _beam_search_for(self, request: Request) -> BeamSearch:
+        params = request.sampling_params
+        return BeamSearch(
+            params.beam_width,
+            request.most_tokens(self.max_model_len) - request.num_prompt_tokens,
+            params.length_penalty,
+            params.early_stopping,
+            params.stop_ids if params.ignore_eos else {*self.eos_token_ids, *params.stop_ids},
+        )
 
-    def fail(self, request_id: str, error: Exception) -> Request | None:
-        """End a request with an error and free its blocks. Unknown ids return None."""
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> tuple[Request, ...]:
+        """End a request wherever it stands and free its blocks. Return who ended: nobody for an unknown id.
+
+        Answers that have not parted from it yet go on without it. Beams end together.
+        """
         request = self.requests.get(request_id)
         if request is None:
-            return None
-        request.error = error
-        self._finish(request, RequestStatus.FAILED, FinishReason.ERROR)
-        return request
+            return ()
+        ending = request.beams.requests if request.beams is not None else (request,)
+        if request.beams is None and request.partners:
+            self._hand_over(request)
+        for each in ending:
+            self._finish(each, RequestStatus.ABORTED, reason)
+        return ending
+
+    def fail(self, request_id: str, error: Exception) -> tuple[Request, ...]:
+        """End a request with an error, and with it those that depend on it. Return who ended."""
+        request = self.requests.get(request_id)
+        if request is None:
+            return ()
+        ending = request.beams.requests if request.beams is not None else (request, *request.partners)
+        for each in ending:
+            each.error = error
+            self._finish(each, RequestStatus.FAILED, FinishReason.ERROR)
+        return ending
+
+    def lose_swapped(self, request_id: str) -> None:
+        """Forget what lies of a request in host memory: it will be computed again."""
+        request = self.requests.get(request_id)
+        if request is not None and request.status is RequestStatus.SWAPPED:
+            self.kv_cache.swap_space.give_back(request_id)
+            request.status = RequestStatus.PREEMPTED
+
+    def _hand_over(self, request: Request) -> None:
+        """Let the next answer compute the prompt in the place of one that ends before they part."""
+        heir, *others = request.partners
+        request.partners, heir.partners = [], others
+        heir.status, heir.num_computed_tokens = request.status, request.num_computed_tokens
+        heir.num_preemptions, heir.num_overtaken = request.num_preemptions, request.num_overtaken
+        heir.cache, heir.num_cached_prompt_tokens = request.cache, request.num_cached_prompt_tokens
+        heir.prompt_logprobs = list(request.prompt_logprobs)
+        self.kv_cache.hand_over(request.request_id, heir.request_id)
+        queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
+        queue[queue.index(request)] = heir
+        heir.is_parked, request.is_parked = False, True
+        request.num_computed_tokens = 0
 
     # ------------------------------------------------------------------------------ schedule
 
     def schedule(self, step_id: int) -> SchedulerOutput:
         """Plan one step within the token budget. Allocates blocks, preempts, admits."""
-        plan = PlanDraft(self.max_num_batched_tokens, self.max_num_seqs)
+        num_sequences = sum(request.num_sequences for request in self.running)
+        plan = PlanDraft(self.max_num_batched_tokens, self.max_num_seqs, num_sequences)
         self._serve_running(plan)
         self._admit_waiting(plan)
+        self._break_standstill(plan)
         self._failed_in_plan = plan.failed
         return SchedulerOutput(
             step_id=step_id,
             scheduled=tuple(self._share_of(r, plan) for r in self.running if r.request_id in plan.shares),
             max_num_batched_tokens=self.max_num_batched_tokens,
+            transfers=self.kv_cache.take_transfers(),
             explanations=tuple(plan.explanations),
             num_looked_up_tokens=plan.num_looked_up_tokens,
             num_cached_tokens=plan.num_cached_tokens,
@@ -121,6 +186,8 @@ class Scheduler:
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted for the sake of an earlier one in this very loop
             wanted = request.num_missing_tokens
+            if wanted == 0:
+                continue  # a beam that waits for the others
             if plan.budget == 0:
                 self._explain_budget(plan, request, Decision.DEFERRED, 0, wanted)
                 continue
@@ -130,15 +197,16 @@ class Scheduler:
 
     def _make_room(self, plan: PlanDraft, request: Request, num_tokens: int) -> bool:
         """Allocate blocks for `num_tokens` tokens, preempting until they fit. False: it yielded."""
-        pool = self.kv_cache.pool
-        if self.kv_cache.blocks_for(num_tokens) > pool.num_blocks:
+        if self.kv_cache.blocks_for(num_tokens) > self.kv_cache.pool.num_blocks:
             self._fail_too_large(plan, request, num_tokens)
             return False
-        while not self.kv_cache.allocate(request.request_id, num_tokens):
+        computed = request.num_computed_tokens
+        while not self.kv_cache.allocate(request.request_id, num_tokens, num_computed_tokens=computed):
+            needed = self.kv_cache.blocks_needed(request.request_id, num_tokens, computed)
             victim = self.policy.choose_victim(self.running)
-            self._preempt(plan, victim, Reason.NO_FREE_BLOCKS, request, num_tokens)
+            self._preempt(plan, victim, Reason.NO_FREE_BLOCKS, request, needed)
             plan.num_preempted += 1
-            if victim is request:
+            if request.status is not RequestStatus.RUNNING:
                 return False
         return True
 
@@ -148,37 +216,71 @@ class Scheduler:
         if tokens < wanted:
             self._explain_budget(plan, request, Decision.CHUNKED, tokens, wanted)
 
-    def _preempt(self, plan: PlanDraft, victim: Request, reason: Reason, cause: Request, num_tokens: int) -> None:
-        """Free the victim's blocks and queue it again; what the plan gave it is given back."""
+    def _preempt(self, plan: PlanDraft, victim: Request, reason: Reason, cause: Request, needed: int) -> None:
+        """Preempt a request; of beams all, since none goes on without the others."""
+        if victim.beams is None:
+            self._preempt_one(plan, victim, reason, cause, needed)
+            return
+        victim.beams.withdraw()
+        for beam in victim.beams.requests:
+            if beam.status is RequestStatus.RUNNING:
+                self._preempt_one(plan, beam, reason, cause, needed)
+
+    def _preempt_one(self, plan: PlanDraft, victim: Request, reason: Reason, cause: Request, needed: int) -> None:
+        """Take the victim's blocks and queue it again; what the plan gave it is given back."""
+        # A beam may have computed all its tokens. The last is computed again, for what it may go on with.
+        num_kept = min(victim.num_computed_tokens, victim.num_tokens - 1)
+        keeps, figures = self.preemption.keeps(victim.request_id, num_kept)
         urgency = {"priority": victim.priority, "urgent_priority": cause.priority}
-        urgency = urgency if reason is Reason.MORE_URGENT else {}
         plan.explain(
             victim,
             Decision.PREEMPTED,
             reason,
             cause,
-            needed_blocks=self.kv_cache.blocks_needed(cause.request_id, num_tokens),
+            needed_blocks=needed,
             free_blocks=self.kv_cache.num_free_blocks,
-            freed_blocks=self.kv_cache.num_blocks_of(victim.request_id),
-            **urgency,
+            freed_blocks=self.kv_cache.num_freed_with([victim.request_id]),
+            **(urgency if reason is Reason.MORE_URGENT else {}),
+            **figures,
         )
         plan.budget += plan.shares.pop(victim.request_id, 0)
-        self.kv_cache.free(victim.request_id)
+        plan.num_sequences -= victim.num_sequences
+        is_kept = keeps and self.kv_cache.swap_out(victim.request_id, num_kept)
+        if not is_kept:
+            self.kv_cache.free(victim.request_id)
         self.running.remove(victim)
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
-        victim.status = RequestStatus.PREEMPTED
+        victim.status = RequestStatus.SWAPPED if is_kept else RequestStatus.PREEMPTED
         self._enqueue(victim)
+
+    def _break_standstill(self, plan: PlanDraft) -> None:
+        """Make room where all that run are beams waiting for one that does not fit.
+
+        Others yield to the first in the queue; where there are none, its beams do not fit together and end.
+        """
+        if plan.shares or plan.num_preempted or plan.failed or not self.running:
+            return
+        head = self.waiting[0]
+        needed = self.admission.room(head).needed_blocks
+        others = [request for request in self.running if request.family != head.family]
+        if others:
+            self._preempt(plan, self.policy.choose_victim(others), Reason.STANDSTILL, head, needed)
+            plan.num_preempted += 1
+        else:
+            self._fail_too_large(plan, head, head.num_tokens * head.sampling_params.num_sequences)
 
     def _fail_too_large(self, plan: PlanDraft, request: Request, num_tokens: int) -> None:
         needed, total = self.kv_cache.blocks_for(num_tokens), self.kv_cache.pool.num_blocks
         plan.explain(request, Decision.FAILED, Reason.OUTGREW_POOL, needed_blocks=needed, num_blocks=total)
-        request.error = KVCacheExhaustedError(
-            f"{request.request_id} has grown to {num_tokens} tokens and needs {needed} KV blocks, "
+        beams = f" in {request.sampling_params.beam_width} beams" if request.beams is not None else ""
+        error = KVCacheExhaustedError(
+            f"{request.request_id} has grown to {num_tokens} tokens{beams} and needs {needed} KV blocks, "
             f"the whole pool has {total}: ask for fewer tokens or start the engine with num_blocks >= {needed}"
         )
-        self._finish(request, RequestStatus.FAILED, FinishReason.ERROR)
-        plan.failed.append(request)
+        for each in self.fail(request.request_id, error):
+            plan.shares.pop(each.request_id, None)
+            plan.failed.append(each)
 
     def _admit_waiting(self, plan: PlanDraft) -> None:
         """Admit from the queue while budget, sequence slots and blocks last.
@@ -205,7 +307,8 @@ class Scheduler:
             hindrance = self.admission.hindrance(plan, head, self.running)
         if hindrance is None:
             return 0
-        place = self.admission.who_fits(self.waiting) if hindrance[0] is Reason.NO_FREE_BLOCKS else None
+        is_about_memory = hindrance[0] in (Reason.NO_FREE_BLOCKS, Reason.NO_FREE_RUN)
+        place = self.admission.who_fits(self.waiting) if is_about_memory else None
         if place is None:
             plan.explain(head, Decision.DEFERRED, hindrance[0], None, **hindrance[1])
         return place
@@ -215,25 +318,25 @@ class Scheduler:
         if plan.num_preempted or plan.budget == 0:
             return False
         victims = [request for request in self.running if self.policy.may_displace(request, urgent)]
-        num_freed = sum(self.kv_cache.num_exclusive_blocks(request.request_id) for request in victims)
-        needed, free = self.admission.room(urgent)
-        if not victims or needed > free + num_freed:
+        room = self.admission.room(urgent)
+        after = self.kv_cache.claim_after(request.request_id for request in victims)
+        if not victims or room.claim > after:
             return False
         while self.admission.hindrance(plan, urgent, self.running) is not None:
-            if not victims:
+            running = [victim for victim in victims if victim.status is RequestStatus.RUNNING]
+            if not running:
                 return True
-            victim = self.policy.choose_victim(victims)
-            victims.remove(victim)
-            self._preempt(plan, victim, Reason.MORE_URGENT, urgent, urgent.num_tokens)
+            self._preempt(plan, self.policy.choose_victim(running), Reason.MORE_URGENT, urgent, room.needed_blocks)
         return True
 
     def _admit(self, plan: PlanDraft, place: int) -> None:
         """Give a waiting request its blocks and its share of the budget."""
         request = self.waiting.pop(place)
-        decision = Decision.RESUMED if request.status is RequestStatus.PREEMPTED else Decision.ADMITTED
+        was_preempted = request.status in (RequestStatus.PREEMPTED, RequestStatus.SWAPPED)
         match = self.admission.match(request)
         needed, free = self.kv_cache.blocks_for(request.num_tokens), self.kv_cache.num_free_blocks
-        allocated = self.kv_cache.allocate(request.request_id, request.num_tokens, match)
+        most_tokens = request.most_tokens(self.max_model_len)
+        allocated = self.kv_cache.allocate(request.request_id, request.num_tokens, match, most_tokens=most_tokens)
         assert allocated
         self._begin_at(plan, request, match)
         wanted = request.num_missing_tokens
@@ -241,19 +344,23 @@ class Scheduler:
         numbers = {"needed_blocks": needed, "free_blocks": free, "tokens": tokens}
         if match.num_tokens:
             numbers["cached_tokens"] = match.num_tokens
+        if match.host_block_ids:
+            numbers["swapped_blocks"] = len(match.host_block_ids)
         if place:
             numbers["overtaken"] = place
         for earlier in self.waiting[:place]:
             earlier.num_overtaken += 1
+        decision = Decision.RESUMED if was_preempted else Decision.ADMITTED
         plan.explain(request, decision, Reason.PAST_HEAD if place else Reason.ROOM, None, **numbers)
         self.running.append(request)
+        plan.num_sequences += request.num_sequences
         request.status = RequestStatus.RUNNING
         request.num_overtaken = 0
         self._grant(plan, request, tokens, wanted)
 
     def _begin_at(self, plan: PlanDraft, request: Request, match: PrefixMatch) -> None:
-        """Count what was found in the cache as computed."""
-        request.num_computed_tokens = match.num_tokens
+        """Count what was found in the cache and in host memory as computed."""
+        request.num_computed_tokens = match.num_known_tokens
         request.cache = match
         if request.num_preemptions == 0:
             request.num_cached_prompt_tokens = match.num_tokens
@@ -295,15 +402,94 @@ class Scheduler:
                 request.cache_salt,
             )
             request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
-            if item.samples:
-                appended = self._append(request, output.token_ids[request.request_id])
-                new_token_ids[request.request_id] = appended
-                if request.request_id in output.logprobs:
-                    new_logprobs[request.request_id] = output.logprobs[request.request_id][: len(appended)]
-            if request.finish_reason is not None:
-                self._finish(request, RequestStatus.FINISHED, request.finish_reason)
-                finished.append(request)
+            if item.num_candidates and request.beams is not None:
+                request.beams.offer(request, output.candidates[request.request_id])
+                if request.beams.is_ready:
+                    answers = self._advance_beams(request.beams)
+                    new_token_ids |= {answer.request_id: tuple(answer.output_token_ids) for answer in answers}
+                    finished += answers
+                continue
+            if item.draws:
+                self._part(request)
+            for draw in item.draws:
+                answer = self.requests.get(draw.request_id)
+                if answer is None:
+                    continue  # it ended since the plan was made
+                appended = self._append(answer, output.token_ids[draw.request_id])
+                new_token_ids[draw.request_id] = appended
+                if draw.request_id in output.logprobs:
+                    new_logprobs[draw.request_id] = output.logprobs[draw.request_id][: len(appended)]
+                if answer.finish_reason is not None:
+                    self._finish(answer, RequestStatus.FINISHED, answer.finish_reason)
+                    finished.append(answer)
         return StepResult(new_token_ids, new_logprobs, tuple(finished))
+
+    def _part(self, request: Request) -> None:
+        """Let the further answers to a prompt share its blocks and run by themselves from here on."""
+        partners, request.partners = request.partners, []
+        for partner in partners:
+            self._fork(request, partner)
+            partner.cache, partner.num_cached_prompt_tokens = request.cache, request.num_cached_prompt_tokens
+            partner.prompt_logprobs = list(request.prompt_logprobs)
+
+    def _fork(self, source: Request, request: Request) -> None:
+        """Let a request go on from where a running one stands; its own blocks, if any, are given up."""
+        self.kv_cache.free(request.request_id)
+        self.kv_cache.fork(source.request_id, request.request_id)
+        request.token_ids = list(source.token_ids)
+        request.num_computed_tokens = source.num_computed_tokens
+        if request.is_parked:
+            request.is_parked = False
+            request.status = RequestStatus.RUNNING
+            self.running.insert(self.running.index(source) + 1, request)
+
+    def _advance_beams(self, group: BeamGroup) -> list[Request]:
+        """Append a token to each beam that goes on; others give up their place. Return the answers at the end."""
+        continuations = group.advance()
+        if not continuations:
+            return self._finish_beams(group)
+        group.requests[0].partners = []
+        going_on = {parent.request_id for parent, _ in continuations}
+        unused = [request for request in group.requests if request.request_id not in going_on]
+        beams: list[Request] = []
+        for parent, _ in continuations:
+            beam = parent
+            if parent in beams:
+                beam = unused.pop(0)
+                self._fork(parent, beam)
+            beams.append(beam)
+        for beam, (_, continuation) in zip(beams, continuations, strict=True):
+            beam.token_ids.append(continuation.token_id)
+        for request in unused:
+            self._park(request)
+        group.members = beams
+        return []
+
+    def _park(self, request: Request) -> None:
+        """Take a beam out of use."""
+        if not request.is_parked:
+            self.running.remove(request)
+            self.kv_cache.free(request.request_id)
+            request.is_parked = True
+            request.status = RequestStatus.WAITING
+            request.num_computed_tokens = 0
+
+    def _finish_beams(self, group: BeamGroup) -> list[Request]:
+        """End a search: its best results become the answers."""
+        leader = group.requests[0]
+        answers = list(group.requests[: leader.sampling_params.n])
+        prompt = leader.token_ids[: leader.num_prompt_tokens]
+        for answer, hypothesis in zip(answers, group.best(len(answers)), strict=True):
+            answer.token_ids = [*prompt, *hypothesis.token_ids]
+            answer.beam_score = hypothesis.score
+            if answer.text is not None:
+                for token_id in hypothesis.token_ids:
+                    answer.text.push(token_id, False)
+            reason = FinishReason.STOP if hypothesis.is_stopped else FinishReason.LENGTH
+            self._finish(answer, RequestStatus.FINISHED, reason)
+        for request in group.requests[len(answers) :]:
+            self._finish(request, RequestStatus.FINISHED, FinishReason.STOP)
+        return answers
 
     def _append(self, request: Request, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """Append sampled tokens up to the first that ends the request; return those appended."""
@@ -338,9 +524,13 @@ class Scheduler:
 
     def _finish(self, request: Request, status: RequestStatus, reason: FinishReason) -> None:
         """The one way out: leave the queues, free the blocks, settle the text."""
-        queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
-        queue.remove(request)
-        self.kv_cache.free(request.request_id)
+        if not request.is_parked:
+            queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
+            queue.remove(request)
+        self.kv_cache.forget(request.request_id)
+        for other in (*self.running, *self.waiting) if request.is_parked else ():
+            if request in other.partners:
+                other.partners.remove(request)
         del self.requests[request.request_id]
         request.status = status
         request.finish_reason = reason
@@ -349,12 +539,18 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Assert that every request stands in exactly one queue and holds the blocks it needs."""
-        queued = [request.request_id for request in (*self.running, *self.waiting)]
-        assert sorted(queued) == sorted(self.requests), f"queues hold {queued}, requests are {list(self.requests)}"
-        for request in self.waiting:
+        parked = [request for request in self.requests.values() if request.is_parked]
+        known = [request.request_id for request in (*self.running, *self.waiting, *parked)]
+        assert sorted(known) == sorted(self.requests), f"queues hold {known}, requests are {list(self.requests)}"
+        for request in (*self.waiting, *parked):
             assert request.num_computed_tokens == 0 and not self.kv_cache.num_blocks_of(request.request_id)
+            is_swapped = request.request_id in self.kv_cache.swap_space.contexts
+            assert is_swapped == (request.status is RequestStatus.SWAPPED)
+        for request in parked:
+            assert request.beams is not None or any(request in each.partners for each in (*self.running, *self.waiting))
         for request in self.running:
             held = self.kv_cache.num_blocks_of(request.request_id)
             assert self.kv_cache.blocks_for(request.num_computed_tokens) <= held
-            assert request.num_missing_tokens > 0, f"{request.request_id} runs with nothing to compute"
+            waits = request.beams is not None and request.beams.has_offered(request)
+            assert waits or request.num_missing_tokens > 0, f"{request.request_id} runs with nothing to compute"
         self.kv_cache.check_integrity()

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from workbench.engine.beam_search import Candidate
 from workbench.engine.messages import TokenLogprobs
 from workbench.engine.row_rules import RowRules
 from workbench.sampling_params import SamplingParams
-from workbench.telemetry.records import Explanation
+from workbench.telemetry.records import BlockTransfer, Explanation
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One token to be sampled from a request's last row."""
+
+    request_id: str
+    """Who gets it."""
+    seed: int
+    """With the position in the output it fixes the random numbers."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +37,13 @@ class ScheduledRequest:
     """Physical blocks that hold the context up to and including these tokens."""
     is_prefill: bool
     """Whether these are prompt tokens (or recomputed context), not the one last sampled."""
-    samples: bool
-    """Whether the last row yields a new token: with these, nothing known is left uncomputed."""
     sampling_params: SamplingParams
-    seed: int
     output_position: int
-    """Index in the output of the token to be sampled; with the seed it fixes the random numbers."""
+    """Index in the output of the token to be sampled."""
+    draws: tuple[Draw, ...] = ()
+    """Tokens to sample from the last row: none while known ones are left uncomputed, several where answers part."""
+    num_candidates: int = 0
+    """In the place of draws, for beam search: how many of the most likely tokens are wanted."""
     rules: RowRules | None = None
     """What constrains the token to be sampled, None when nothing does."""
     prompt_targets: tuple[int, ...] = ()
@@ -44,6 +56,11 @@ class ScheduledRequest:
         """Tokens to compute."""
         return len(self.token_ids)
 
+    @property
+    def samples(self) -> bool:
+        """Whether the last row yields something new: with these tokens, nothing known is left uncomputed."""
+        return bool(self.draws) or self.num_candidates > 0
+
 
 @dataclass(frozen=True)
 class SchedulerOutput:
@@ -52,6 +69,8 @@ class SchedulerOutput:
     step_id: int
     scheduled: tuple[ScheduledRequest, ...]
     max_num_batched_tokens: int
+    transfers: tuple[BlockTransfer, ...] = ()
+    """Contents of blocks to copy, in this order, before anything is computed."""
     explanations: tuple[Explanation, ...] = ()
     num_looked_up_tokens: int = 0
     """Tokens of the contexts that were admitted, while prefix caching is on."""
@@ -66,10 +85,12 @@ class SchedulerOutput:
 
 @dataclass(frozen=True)
 class ModelRunnerOutput:
-    """What `execute()` found: sampled tokens of each request whose plan says `samples`."""
+    """What `execute()` found: a sampled token for each of the plan's draws, candidates for its beams."""
 
     token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
     logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     """Of the sampled tokens, for requests that ask."""
     prompt_logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     """Of the plan's prompt targets."""
+    candidates: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
+    """Most likely next tokens with their log-probabilities, best first, of each request that wants candidates."""

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.config import LIVE_FIELDS, EngineConfig
 from workbench.engine.door import (
+    check_can_share,
     check_is_ready,
     check_leaves_a_token,
+    check_num_sequences,
     check_request,
     check_room_in_queue,
     encode_bad_words,
@@ -32,6 +34,7 @@ from workbench.engine.messages import (
     ServiceStatus,
     SetLimits,
     Submit,
+    answer_id,
 )
 from workbench.engine.streams import EventStream
 from workbench.engine.worker import Call, EngineWorker, Message, Pause, Reload, Stop
@@ -140,8 +143,8 @@ class EngineService:
         Args:
             prompt: text, or token ids.
             params: how to choose tokens.
-            on_event: gets the request's events in order, the last one a RequestFinished. Runs in
-                the engine thread.
+            on_event: gets the request's events in order, those of all its answers; each answer ends with a
+                RequestFinished. Runs in the engine thread.
             request_id: a name of one's own; it must not be in use.
             priority: lower runs first, where the scheduling policy looks at it.
             cache_salt: requests with different salts never share cached blocks.
@@ -155,32 +158,46 @@ class EngineService:
         check_request(prompt_token_ids, params, self._status)
         bad_word_ids = encode_bad_words(self.tokenizer, params.bad_texts)
         check_leaves_a_token(params, bad_word_ids, self.tokenizer.eos_token_ids)
+        check_num_sequences(params, self.config.max_num_seqs)
+        check_can_share(params, self.config.kv_layout)
         with self._gate:
             check_is_ready(self._status)
-            check_room_in_queue(len(self._listeners), self.config.max_num_seqs + self.config.max_num_waiting)
-            name = self._name(request_id)
-            self._listeners[name] = on_event
+            most_open = self.config.max_num_seqs + self.config.max_num_waiting
+            check_room_in_queue(len(self._listeners), params.n, most_open)
+            name = self._name(request_id, params.num_sequences)
+            self._listeners |= {answer_id(name, index): on_event for index in range(params.n)}
             self._put(Submit(name, prompt_token_ids, params, time.monotonic(), bad_word_ids, priority, cache_salt))
         return name
 
-    def stream(self, prompt: str | Sequence[int], params: SamplingParams, request_id: str | None = None) -> EventStream:
+    def stream(
+        self, prompt: str | Sequence[int], params: SamplingParams, request_id: str | None = None, priority: int = 0
+    ) -> EventStream:
         """Queue a request from within an event loop; leaving the stream aborts it. Errors as `submit`."""
-        return EventStream(lambda listen: self.submit(prompt, params, listen, request_id), self.abort)
+        return EventStream(
+            lambda listen: self.submit(prompt, params, listen, request_id, priority), self.abort, num_answers=params.n
+        )
 
     def abort(self, request_id: str) -> None:
-        """End a request; an unknown or ended one is ignored."""
+        """End a request with all its answers, or one answer by its name; an unknown or ended one is ignored."""
         self._put(Abort(request_id))
 
     @property
     def num_open_requests(self) -> int:
-        """Requests that run or wait."""
+        """Answers that are being computed or wait."""
         return len(self._listeners)
 
-    def _name(self, request_id: str | None) -> str:
-        name = request_id or next(name for name in self._names if name not in self._listeners)
-        if name in self._listeners:
-            raise ValueError(f"request_id={name!r} is in use: give another one, or none")
-        return name
+    def _name(self, request_id: str | None, num_sequences: int) -> str:
+        """Return a name that is free for the request and for all its sequences."""
+        if request_id is None:
+            return next(name for name in self._names if self._is_free(name, num_sequences))
+        if not self._is_free(request_id, num_sequences):
+            raise ValueError(f"request_id={request_id!r} is in use: give another one, or none")
+        return request_id
+
+    def _is_free(self, name: str, num_sequences: int) -> bool:
+        """Neither an open answer has one of the names, nor may a beam of an open request have it."""
+        own = [answer_id(name, index) for index in range(num_sequences)]
+        return name.rpartition(".")[0] not in self._listeners and not any(each in self._listeners for each in own)
 
     # ------------------------------------------------------------------------------ settings
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.engine.request import Request
 from workbench.engine.row_rules import RowRules
-from workbench.engine.scheduler_output import ScheduledRequest
+from workbench.engine.scheduler_output import Draw, ScheduledRequest
 
 
 def share_of(
@@ -17,16 +17,17 @@ def share_of(
     start = request.num_computed_tokens
     end = start + num_tokens
     samples = end == request.num_tokens
+    drawing = (request, *request.partners) if samples and request.beams is None else ()
     return ScheduledRequest(
         request_id=request.request_id,
         token_ids=tuple(request.token_ids[start:end]),
         start_position=start,
         block_table=block_table,
         is_prefill=end - start > 1 or request.num_output_tokens == 0 or end < request.num_tokens,
-        samples=samples,
         sampling_params=request.sampling_params,
-        seed=request.seed,
         output_position=request.num_output_tokens,
+        draws=tuple(Draw(each.request_id, each.seed) for each in drawing),
+        num_candidates=request.beams.num_candidates if samples and request.beams is not None else 0,
         rules=_rules_of(request, eos_token_ids) if samples else None,
         **_prompt_targets(request, start, end),
     )

@@ -64,6 +64,11 @@ def build_step_record(
         epoch=epoch,
         num_looked_up_tokens=plan.num_looked_up_tokens,
         num_cached_tokens=plan.num_cached_tokens,
+        transfers=plan.transfers,
+        num_swap_blocks=scheduler.kv_cache.swap_space.num_blocks,
+        num_free_swap_blocks=scheduler.kv_cache.swap_space.num_free,
+        internal_waste_slots=pool.num_unused_slots,
+        external_waste_blocks=scheduler.external_waste_blocks,
     )
 
 
@@ -88,6 +93,11 @@ def _request_states(
             num_cached_tokens=request.cache.num_tokens if request.cache is not None else 0,
             cache_miss=request.cache.miss if request.cache is not None else None,
             differs_at=request.cache.differs_at if request.cache is not None else None,
+            num_swapped_blocks=scheduler.kv_cache.swap_space.num_blocks_of(request.request_id),
+            family=request.family,
+            num_sequences=request.num_sequences,
+            priority=request.priority,
+            most_tokens=request.most_tokens(scheduler.max_model_len),
         )
         for request in requests
     )

@@ -9,22 +9,28 @@ from workbench.engine.messages import Event, RequestFinished
 
 
 class EventStream:
-    """Yields TokenEvents and, last, the RequestFinished of one request.
+    """Yields the TokenEvents of one request and, for each of its answers, a RequestFinished; then it ends.
 
     Leaving it early, by `aclose()` or at the end of `async with`, aborts the request.
     """
 
-    def __init__(self, submit: Callable[[Callable[[Event], None]], str], abort: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        submit: Callable[[Callable[[Event], None]], str],
+        abort: Callable[[str], None],
+        num_answers: int = 1,
+    ) -> None:
         """Submit a request from within a running event loop.
 
         Args:
             submit: queues the request with the listener it is given and returns the request id.
             abort: ends a request by id.
+            num_answers: how many answers it has.
         """
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
         self._abort = abort
-        self._is_finished = False
+        self._num_unfinished = num_answers
         self.request_id = submit(self._listen)
 
     def _listen(self, event: Event) -> None:
@@ -35,24 +41,25 @@ class EventStream:
         return self
 
     async def __anext__(self) -> Event:
-        if self._is_finished:
+        if self._num_unfinished == 0:
             raise StopAsyncIteration
-        event = await self._queue.get()
-        self._is_finished = isinstance(event, RequestFinished)
+        return self._count(await self._queue.get())
+
+    def _count(self, event: Event) -> Event:
+        self._num_unfinished -= isinstance(event, RequestFinished)
         return event
 
     def drain(self) -> list[Event]:
         """Return the events that have come already, without waiting."""
         events: list[Event] = []
         while not self._queue.empty():
-            events.append(self._queue.get_nowait())
-            self._is_finished = isinstance(events[-1], RequestFinished)
+            events.append(self._count(self._queue.get_nowait()))
         return events
 
     async def aclose(self) -> None:
         """Abort the request unless it has ended."""
-        if not self._is_finished:
-            self._is_finished = True
+        if self._num_unfinished:
+            self._num_unfinished = 0
             self._abort(self.request_id)
 
     async def __aenter__(self) -> EventStream:

@@ -80,6 +80,11 @@ class LlamaForCausalLM:
             weights.rope_factors,
         )
 
+    @property
+    def ops(self) -> Ops:
+        """What it computes with."""
+        return self._ops
+
     def forward(
         self,
         token_ids: torch.Tensor,
