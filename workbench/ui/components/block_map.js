@@ -90,8 +90,12 @@
 
     /** Fade what was just allocated, freed or moved; nothing flashes when reduced motion is asked for. */
     animate() {
-      if (wb.mapCanvas.isStill() || wb.store.flashes.size > this.view.numBlocks / 2) { wb.store.flashes.clear(); return; }
-      if (this.isAnimating || !wb.store.flashes.size) return;
+      const { flashes } = wb.store;
+      if (wb.mapCanvas.isStill()) flashes.clear();
+      if (flashes.size > this.view.numBlocks / 2) {  // all that changed while nobody looked is no news
+        for (const [block, { kind }] of flashes) if (kind === "turned") flashes.delete(block);
+      }
+      if (this.isAnimating || !flashes.size) return;
       this.isAnimating = true;
       const frame = () => {
         const canDraw = wb.dom.isShown(this.parts.map) && this.lastOptions && this.lastOptions.layout === this.layout;

@@ -2,7 +2,7 @@
 (function (wb) {
   "use strict";
 
-  const MAX_ROWS = 8;
+  const MAX_ROWS = 6;
 
   const isHeld = (request) => request.status !== "running";
 

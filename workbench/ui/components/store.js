@@ -167,6 +167,7 @@
       const { requests, living, shared, transfers } = frame.body;
       if (!frame.isFull && !(this.holds(frame) && this.live.canTake(requests, living))) return false;
       const now = performance.now();
+      const lastStep = this.isSameEngine(frame) ? this.live.stepId : frame.stepId;
       if (frame.isFull) {
         if (!this.isSameEngine(frame)) this.forgetEngine();
         this.live = new Snapshot(frame.numBlocks, frame.blockSize);
@@ -179,7 +180,7 @@
         if (this.live.write(id, block) && !frame.isFull) this.flashes.set(id, { at: now, kind: "turned" });
       }
       this.live.setFurtherOwners(frame.records, shared);
-      this.takeMovements(transfers, frame.isFull, now);
+      this.takeMovements(transfers, lastStep, now);
       this.live.stepId = frame.stepId;
       this.live.setRequests(requests, living);
       this.live.figures = frame.body.figures;
@@ -194,11 +195,11 @@
     holds(frame) { return this.isSameEngine(frame) && frame.baseVersion === this.known.version; },
     isSameEngine(frame) { return frame.instance === this.known.instance && frame.epoch === this.known.epoch; },
 
-    /** Keep the last movements, and flash the blocks of those that were just heard of. */
-    takeMovements(transfers, isOld, now) {
+    /** Keep the last movements, and flash the blocks of those after the last step that we knew. */
+    takeMovements(transfers, lastStep, now) {
       for (const [step, kind, request, blocks] of transfers) {
         this.movements.push({ step, kind, request, blocks });
-        if (isOld) continue;
+        if (step <= lastStep) continue;
         const touched = kind === "copy" ? blocks.filter((_, i) => i % 2) : blocks;
         for (const block of touched) this.flashes.set(block, { at: now, kind });
       }
