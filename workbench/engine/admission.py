@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Final
 
-from workbench.engine.kv_cache_manager import KVCacheManager, Room
+from workbench.engine.block_key import common_length
+from workbench.engine.kv_cache_manager import Room
 from workbench.engine.plan_draft import PlanDraft
 from workbench.engine.policies.admission import AdmissionPolicy
 from workbench.engine.prefix_cache import PrefixMatch
 from workbench.engine.request import Request
+from workbench.engine.roster import Roster
 from workbench.telemetry.records import Reason
 
 MAX_OVERTAKEN: Final = 16
@@ -25,17 +26,18 @@ Hindrance = tuple[Reason, dict[str, int]]
 class Admission:
     """Judges waiting requests by budget, sequence slots and memory."""
 
-    def __init__(self, kv_cache: KVCacheManager, policy: AdmissionPolicy, max_model_len: int) -> None:
+    def __init__(self, roster: Roster, policy: AdmissionPolicy, max_model_len: int) -> None:
         """`policy` chooses among those behind a head that does not fit."""
-        self.kv_cache = kv_cache
+        self.roster = roster
+        self.kv_cache = roster.kv_cache
         self.policy = policy
         self.max_model_len = max_model_len
 
-    def hindrance(self, plan: PlanDraft, request: Request, running: Sequence[Request]) -> Hindrance | None:
+    def hindrance(self, plan: PlanDraft, request: Request) -> Hindrance | None:
         """Return what keeps a waiting request from starting; None when nothing does."""
         if plan.num_preempted:
             return Reason.PREEMPTED_THIS_STEP, {"num_preempted": plan.num_preempted}
-        if self._has_no_slot(plan, request, running):
+        if self._has_no_slot(plan, request):
             numbers = {"running": plan.num_sequences, "max_num_seqs": plan.max_num_seqs}
             return Reason.MAX_NUM_SEQS, numbers | (
                 {"wanted_seqs": request.num_sequences} if request.num_sequences > 1 else {}
@@ -51,11 +53,10 @@ class Admission:
             return Reason.NO_FREE_BLOCKS, numbers
         return Reason.NO_FREE_RUN, numbers | {"longest_run": room.longest_run}
 
-    @staticmethod
-    def _has_no_slot(plan: PlanDraft, request: Request, running: Sequence[Request]) -> bool:
+    def _has_no_slot(self, plan: PlanDraft, request: Request) -> bool:
         """Answers to one prompt run together even when a limit that was lowered meanwhile has no room for them."""
         is_full = plan.num_sequences + request.num_sequences > plan.max_num_seqs
-        return is_full and any(each.family != request.family for each in running)
+        return is_full and any(each.family != request.family for each in self.roster.running)
 
     def room(self, request: Request) -> Room:
         """Return what a waiting request needs beyond what the cache holds of it, and what there is."""
@@ -63,18 +64,27 @@ class Admission:
 
     def match(self, request: Request) -> PrefixMatch:
         """Look up which beginning of a waiting request's context need not be computed."""
-        return self.kv_cache.match(
-            request.request_id,
-            request.token_ids,
-            request.cache_salt,
-            may_use_cache=request.sampling_params.prompt_logprobs is None,
-        )
+        may_share = request.sampling_params.prompt_logprobs is None
+        found = self.kv_cache.match(request.request_id, request.token_ids, request.cache_salt, may_use_cache=may_share)
+        if not may_share or request.sampling_params.num_sequences == 1:
+            return found
+        return self._match_family(request, found)
 
-    def who_fits(self, waiting: Sequence[Request]) -> int | None:
+    def _match_family(self, request: Request, found: PrefixMatch) -> PrefixMatch:
+        """Also look among its running siblings, so that answers share blocks again after a preemption, cache or not."""
+        for sibling in self.roster.running:
+            if sibling.family == request.family:
+                num_common = common_length(request.token_ids, sibling.token_ids)
+                num_tokens = min(num_common, sibling.num_computed_tokens, request.num_tokens - 1)
+                found = self.kv_cache.match_fork(sibling.request_id, num_tokens, found)
+        return found
+
+    def who_fits(self) -> int | None:
         """Let the policy choose among those behind a head that does not fit; return a place in the queue.
 
         Nobody is overtaken more than MAX_OVERTAKEN times: that bounds how long a large request waits.
         """
+        waiting = self.roster.waiting
         overtakable = itertools.takewhile(lambda each: each.num_overtaken < MAX_OVERTAKEN, waiting)
         num_candidates = min(sum(1 for _ in overtakable), MAX_CANDIDATES)
         claims = (self.room(each).claim for each in waiting[1 : num_candidates + 1])

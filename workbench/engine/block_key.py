@@ -7,7 +7,7 @@ weights, dtype of the cache, a salt that keeps users apart) is part of the name 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 HashFunction = Callable[[Hashable], int]
 
@@ -54,7 +54,7 @@ class BlockKey:
         return f"BlockKey(block {self.depth}, {self.token_ids})"
 
 
-def common_length(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Return how many tokens two sequences have in common at their beginning."""
     for index, (one, other) in enumerate(zip(first, second, strict=False)):
         if one != other:

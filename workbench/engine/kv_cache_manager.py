@@ -133,6 +133,19 @@ class KVCacheManager:
         rest = swapped.block_ids[len(found.block_ids) :]
         return replace(found, host_block_ids=rest, num_swapped_tokens=swapped.num_tokens)
 
+    def match_fork(self, source_id: str, num_tokens: int, found: PrefixMatch) -> PrefixMatch:
+        """Return the better of a match and the full blocks that hold the first `num_tokens` tokens of another request.
+
+        Both contexts agree in these tokens.
+        """
+        block_ids = self.block_table(source_id)[: num_tokens // self.pool.block_size]
+        if not self.shares_blocks or len(block_ids) <= len(found.block_ids):
+            return found
+        num_shared = len(block_ids) * self.pool.block_size
+        better = replace(found, block_ids=block_ids, num_tokens=num_shared, num_cached_blocks=0)
+        rest = found.host_block_ids[len(block_ids) - len(found.block_ids) :]
+        return replace(better, host_block_ids=rest, num_swapped_tokens=found.num_swapped_tokens if rest else 0)
+
     def room(self, num_tokens: int, match: PrefixMatch, most_tokens: int = 0) -> Room:
         """Return what a request without blocks needs to begin with `match` and hold `num_tokens` tokens.
 

@@ -117,6 +117,11 @@ class Request:
         """Known tokens that are not computed yet."""
         return self.num_tokens - self.num_computed_tokens
 
+    def inherit(self, other: Request) -> None:
+        """Take over what is known of the prompt that this request has in common with another."""
+        self.cache, self.num_cached_prompt_tokens = other.cache, other.num_cached_prompt_tokens
+        self.prompt_logprobs = list(other.prompt_logprobs)
+
     def most_tokens(self, max_model_len: int) -> int:
         """Return the most tokens that it may come to hold, in a context of `max_model_len`."""
         limit = self.sampling_params.max_tokens

@@ -12,13 +12,12 @@ The scheduler holds no tensors and reads no clock: it runs alone in tests and in
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.engine.admission import Admission
-from workbench.engine.beam_group import BeamGroup
-from workbench.engine.beam_search import BeamSearch
+from workbench.engine.beam_steps import advance_beams, begin_beams
+from workbench.engine.ending import reason_to_end
 from workbench.engine.kv_cache_manager import KVCacheManager
 from workbench.engine.messages import TokenLogprobs
 from workbench.engine.plan_draft import PlanDraft
@@ -27,6 +26,7 @@ from workbench.engine.policies.admission import AdmissionPolicy
 from workbench.engine.preemption import Preemption
 from workbench.engine.prefix_cache import PrefixMatch
 from workbench.engine.request import Request
+from workbench.engine.roster import Roster
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.engine.share import share_of
 from workbench.errors import KVCacheExhaustedError
@@ -63,16 +63,29 @@ class Scheduler:
         """`max_model_len` bounds prompt + output of a request, in tokens."""
         self.kv_cache = kv_cache
         self.policy = policy
-        self.admission = Admission(kv_cache, admission, max_model_len)
         self.preemption = Preemption(kv_cache, preemption_mode)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
         self.eos_token_ids = frozenset(eos_token_ids)
-        self.requests: dict[str, Request] = {}
-        self.waiting: list[Request] = []
-        self.running: list[Request] = []
+        self.roster = Roster(kv_cache, policy)
+        self.admission = Admission(self.roster, admission, max_model_len)
         self._failed_in_plan: list[Request] = []
+
+    @property
+    def requests(self) -> Mapping[str, Request]:
+        """All requests that have not ended."""
+        return self.roster.requests
+
+    @property
+    def waiting(self) -> Sequence[Request]:
+        """Requests that wait, in the policy's order."""
+        return self.roster.waiting
+
+    @property
+    def running(self) -> Sequence[Request]:
+        """Requests that run."""
+        return self.roster.running
 
     @property
     def has_work(self) -> bool:
@@ -93,25 +106,9 @@ class Scheduler:
 
         partners: further answers to its prompt, or beams: they share its blocks and part from it later.
         """
-        for each in (request, *partners):
-            assert each.request_id not in self.requests, f"{each.request_id} exists already"
-            self.requests[each.request_id] = each
-        for partner in partners:
-            partner.is_parked = True
-        request.partners = list(partners)
+        self.roster.add(request, partners)
         if request.sampling_params.use_beam_search:
-            BeamGroup(self._beam_search_for(request), (request, *partners))
-        self._enqueue(request)
-
-    def _beam_search_for(self, request: Request) -> BeamSearch:
-        params = request.sampling_params
-        return BeamSearch(
-            params.beam_width,
-            request.most_tokens(self.max_model_len) - request.num_prompt_tokens,
-            params.length_penalty,
-            params.early_stopping,
-            params.stop_ids if params.ignore_eos else {*self.eos_token_ids, *params.stop_ids},
-        )
+            begin_beams(request, self.max_model_len, self.eos_token_ids)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> tuple[Request, ...]:
         """End a request wherever it stands and free its blocks. Return who ended: nobody for an unknown id.
@@ -123,9 +120,9 @@ class Scheduler:
             return ()
         ending = request.beams.requests if request.beams is not None else (request,)
         if request.beams is None and request.partners:
-            self._hand_over(request)
+            self.roster.hand_over(request)
         for each in ending:
-            self._finish(each, RequestStatus.ABORTED, reason)
+            self.roster.finish(each, RequestStatus.ABORTED, reason)
         return ending
 
     def fail(self, request_id: str, error: Exception) -> tuple[Request, ...]:
@@ -136,29 +133,14 @@ class Scheduler:
         ending = request.beams.requests if request.beams is not None else (request, *request.partners)
         for each in ending:
             each.error = error
-            self._finish(each, RequestStatus.FAILED, FinishReason.ERROR)
+            self.roster.finish(each, RequestStatus.FAILED, FinishReason.ERROR)
         return ending
 
     def lose_swapped(self, request_id: str) -> None:
         """Forget what lies of a request in host memory: it will be computed again."""
         request = self.requests.get(request_id)
-        if request is not None and request.status is RequestStatus.SWAPPED:
-            self.kv_cache.swap_space.give_back(request_id)
-            request.status = RequestStatus.PREEMPTED
-
-    def _hand_over(self, request: Request) -> None:
-        """Let the next answer compute the prompt in the place of one that ends before they part."""
-        heir, *others = request.partners
-        request.partners, heir.partners = [], others
-        heir.status, heir.num_computed_tokens = request.status, request.num_computed_tokens
-        heir.num_preemptions, heir.num_overtaken = request.num_preemptions, request.num_overtaken
-        heir.cache, heir.num_cached_prompt_tokens = request.cache, request.num_cached_prompt_tokens
-        heir.prompt_logprobs = list(request.prompt_logprobs)
-        self.kv_cache.hand_over(request.request_id, heir.request_id)
-        queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
-        queue[queue.index(request)] = heir
-        heir.is_parked, request.is_parked = False, True
-        request.num_computed_tokens = 0
+        if request is not None:
+            self.roster.lose_swapped(request)
 
     # ------------------------------------------------------------------------------ schedule
 
@@ -245,14 +227,7 @@ class Scheduler:
         )
         plan.budget += plan.shares.pop(victim.request_id, 0)
         plan.num_sequences -= victim.num_sequences
-        is_kept = keeps and self.kv_cache.swap_out(victim.request_id, num_kept)
-        if not is_kept:
-            self.kv_cache.free(victim.request_id)
-        self.running.remove(victim)
-        victim.num_computed_tokens = 0
-        victim.num_preemptions += 1
-        victim.status = RequestStatus.SWAPPED if is_kept else RequestStatus.PREEMPTED
-        self._enqueue(victim)
+        self.roster.preempt(victim, num_kept if keeps else 0)
 
     def _break_standstill(self, plan: PlanDraft) -> None:
         """Make room where all that run are beams waiting for one that does not fit.
@@ -302,13 +277,13 @@ class Scheduler:
         if not self.waiting:
             return None
         head = self.waiting[0]
-        hindrance = self.admission.hindrance(plan, head, self.running)
+        hindrance = self.admission.hindrance(plan, head)
         if hindrance is not None and self._displace_for(plan, head):
-            hindrance = self.admission.hindrance(plan, head, self.running)
+            hindrance = self.admission.hindrance(plan, head)
         if hindrance is None:
             return 0
         is_about_memory = hindrance[0] in (Reason.NO_FREE_BLOCKS, Reason.NO_FREE_RUN)
-        place = self.admission.who_fits(self.waiting) if is_about_memory else None
+        place = self.admission.who_fits() if is_about_memory else None
         if place is None:
             plan.explain(head, Decision.DEFERRED, hindrance[0], None, **hindrance[1])
         return place
@@ -322,7 +297,7 @@ class Scheduler:
         after = self.kv_cache.claim_after(request.request_id for request in victims)
         if not victims or room.claim > after:
             return False
-        while self.admission.hindrance(plan, urgent, self.running) is not None:
+        while self.admission.hindrance(plan, urgent) is not None:
             running = [victim for victim in victims if victim.status is RequestStatus.RUNNING]
             if not running:
                 return True
@@ -331,7 +306,7 @@ class Scheduler:
 
     def _admit(self, plan: PlanDraft, place: int) -> None:
         """Give a waiting request its blocks and its share of the budget."""
-        request = self.waiting.pop(place)
+        request = self.waiting[place]
         was_preempted = request.status in (RequestStatus.PREEMPTED, RequestStatus.SWAPPED)
         match = self.admission.match(request)
         needed, free = self.kv_cache.blocks_for(request.num_tokens), self.kv_cache.num_free_blocks
@@ -348,14 +323,10 @@ class Scheduler:
             numbers["swapped_blocks"] = len(match.host_block_ids)
         if place:
             numbers["overtaken"] = place
-        for earlier in self.waiting[:place]:
-            earlier.num_overtaken += 1
         decision = Decision.RESUMED if was_preempted else Decision.ADMITTED
         plan.explain(request, decision, Reason.PAST_HEAD if place else Reason.ROOM, None, **numbers)
-        self.running.append(request)
+        self.roster.start(place)
         plan.num_sequences += request.num_sequences
-        request.status = RequestStatus.RUNNING
-        request.num_overtaken = 0
         self._grant(plan, request, tokens, wanted)
 
     def _begin_at(self, plan: PlanDraft, request: Request, match: PrefixMatch) -> None:
@@ -405,12 +376,12 @@ class Scheduler:
             if item.num_candidates and request.beams is not None:
                 request.beams.offer(request, output.candidates[request.request_id])
                 if request.beams.is_ready:
-                    answers = self._advance_beams(request.beams)
+                    answers = advance_beams(request.beams, self.roster)
                     new_token_ids |= {answer.request_id: tuple(answer.output_token_ids) for answer in answers}
                     finished += answers
                 continue
             if item.draws:
-                self._part(request)
+                self.roster.part(request)
             for draw in item.draws:
                 answer = self.requests.get(draw.request_id)
                 if answer is None:
@@ -420,137 +391,19 @@ class Scheduler:
                 if draw.request_id in output.logprobs:
                     new_logprobs[draw.request_id] = output.logprobs[draw.request_id][: len(appended)]
                 if answer.finish_reason is not None:
-                    self._finish(answer, RequestStatus.FINISHED, answer.finish_reason)
+                    self.roster.finish(answer, RequestStatus.FINISHED, answer.finish_reason)
                     finished.append(answer)
         return StepResult(new_token_ids, new_logprobs, tuple(finished))
-
-    def _part(self, request: Request) -> None:
-        """Let the further answers to a prompt share its blocks and run by themselves from here on."""
-        partners, request.partners = request.partners, []
-        for partner in partners:
-            self._fork(request, partner)
-            partner.cache, partner.num_cached_prompt_tokens = request.cache, request.num_cached_prompt_tokens
-            partner.prompt_logprobs = list(request.prompt_logprobs)
-
-    def _fork(self, source: Request, request: Request) -> None:
-        """Let a request go on from where a running one stands; its own blocks, if any, are given up."""
-        self.kv_cache.free(request.request_id)
-        self.kv_cache.fork(source.request_id, request.request_id)
-        request.token_ids = list(source.token_ids)
-        request.num_computed_tokens = source.num_computed_tokens
-        if request.is_parked:
-            request.is_parked = False
-            request.status = RequestStatus.RUNNING
-            self.running.insert(self.running.index(source) + 1, request)
-
-    def _advance_beams(self, group: BeamGroup) -> list[Request]:
-        """Append a token to each beam that goes on; others give up their place. Return the answers at the end."""
-        continuations = group.advance()
-        if not continuations:
-            return self._finish_beams(group)
-        group.requests[0].partners = []
-        going_on = {parent.request_id for parent, _ in continuations}
-        unused = [request for request in group.requests if request.request_id not in going_on]
-        beams: list[Request] = []
-        for parent, _ in continuations:
-            beam = parent
-            if parent in beams:
-                beam = unused.pop(0)
-                self._fork(parent, beam)
-            beams.append(beam)
-        for beam, (_, continuation) in zip(beams, continuations, strict=True):
-            beam.token_ids.append(continuation.token_id)
-        for request in unused:
-            self._park(request)
-        group.members = beams
-        return []
-
-    def _park(self, request: Request) -> None:
-        """Take a beam out of use."""
-        if not request.is_parked:
-            self.running.remove(request)
-            self.kv_cache.free(request.request_id)
-            request.is_parked = True
-            request.status = RequestStatus.WAITING
-            request.num_computed_tokens = 0
-
-    def _finish_beams(self, group: BeamGroup) -> list[Request]:
-        """End a search: its best results become the answers."""
-        leader = group.requests[0]
-        answers = list(group.requests[: leader.sampling_params.n])
-        prompt = leader.token_ids[: leader.num_prompt_tokens]
-        for answer, hypothesis in zip(answers, group.best(len(answers)), strict=True):
-            answer.token_ids = [*prompt, *hypothesis.token_ids]
-            answer.beam_score = hypothesis.score
-            if answer.text is not None:
-                for token_id in hypothesis.token_ids:
-                    answer.text.push(token_id, False)
-            reason = FinishReason.STOP if hypothesis.is_stopped else FinishReason.LENGTH
-            self._finish(answer, RequestStatus.FINISHED, reason)
-        for request in group.requests[len(answers) :]:
-            self._finish(request, RequestStatus.FINISHED, FinishReason.STOP)
-        return answers
 
     def _append(self, request: Request, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """Append sampled tokens up to the first that ends the request; return those appended."""
         for count, token_id in enumerate(token_ids, start=1):
             request.token_ids.append(token_id)
-            request.finish_reason = self._finish_reason(request, token_id)
+            request.finish_reason = reason_to_end(request, token_id, self.eos_token_ids, self.max_model_len)
             if request.finish_reason is not None:
                 return token_ids[:count]
         return token_ids
 
-    def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
-        """Whether this token, the last one appended, ends the request, and why."""
-        params = request.sampling_params
-        may_stop = request.num_output_tokens > params.min_tokens
-        stop_text = request.text.push(token_id, may_stop) if request.text is not None else None
-        if token_id in self.eos_token_ids and not params.ignore_eos:
-            return FinishReason.STOP
-        if token_id in params.stop_ids:
-            request.stop_reason = token_id
-            return FinishReason.STOP
-        if stop_text is not None:
-            request.stop_reason = stop_text
-            return FinishReason.STOP
-        if request.num_output_tokens == params.max_tokens or request.num_tokens >= self.max_model_len:
-            return FinishReason.LENGTH
-        return None
-
-    # ------------------------------------------------------------------------------- queues
-
-    def _enqueue(self, request: Request) -> None:
-        bisect.insort(self.waiting, request, key=self.policy.waiting_key)
-
-    def _finish(self, request: Request, status: RequestStatus, reason: FinishReason) -> None:
-        """The one way out: leave the queues, free the blocks, settle the text."""
-        if not request.is_parked:
-            queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
-            queue.remove(request)
-        self.kv_cache.forget(request.request_id)
-        for other in (*self.running, *self.waiting) if request.is_parked else ():
-            if request in other.partners:
-                other.partners.remove(request)
-        del self.requests[request.request_id]
-        request.status = status
-        request.finish_reason = reason
-        if request.text is not None:
-            request.text.flush()
-
     def check_integrity(self) -> None:
-        """Assert that every request stands in exactly one queue and holds the blocks it needs."""
-        parked = [request for request in self.requests.values() if request.is_parked]
-        known = [request.request_id for request in (*self.running, *self.waiting, *parked)]
-        assert sorted(known) == sorted(self.requests), f"queues hold {known}, requests are {list(self.requests)}"
-        for request in (*self.waiting, *parked):
-            assert request.num_computed_tokens == 0 and not self.kv_cache.num_blocks_of(request.request_id)
-            is_swapped = request.request_id in self.kv_cache.swap_space.contexts
-            assert is_swapped == (request.status is RequestStatus.SWAPPED)
-        for request in parked:
-            assert request.beams is not None or any(request in each.partners for each in (*self.running, *self.waiting))
-        for request in self.running:
-            held = self.kv_cache.num_blocks_of(request.request_id)
-            assert self.kv_cache.blocks_for(request.num_computed_tokens) <= held
-            waits = request.beams is not None and request.beams.has_offered(request)
-            assert waits or request.num_missing_tokens > 0, f"{request.request_id} runs with nothing to compute"
-        self.kv_cache.check_integrity()
+        """Assert every invariant of queues, tables and pool."""
+        self.roster.check_integrity()
