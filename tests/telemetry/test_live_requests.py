@@ -66,11 +66,11 @@ def test_running_request_tells_its_decisions_only_for_a_while_after_a_preemption
     requests = LiveRequests()
     room = Explanation("r2", Decision.ADMITTED, Reason.ROOM, {})
     requests.apply(record(1, state("r2", RequestStatus.RUNNING), told=(room,)), 1)
-    request = requests.by_id["r2"]
-    assert request.decision is None
+    assert requests.by_id["r2"].decision is None
     requests.apply(record(2, state("r2", RequestStatus.PREEMPTED), told=(preempted("r2"),), at_s=10.0), 2)
     resumed = Explanation("r2", Decision.RESUMED, Reason.ROOM, {})
     requests.apply(record(3, state("r2", RequestStatus.RUNNING), told=(resumed,), at_s=10.0 + RECENT_S - 0.1), 3)
+    request = requests.by_id["r2"]
     assert request.decision is not None
     assert request.decision.explanation == resumed
     requests.apply(record(4, state("r2", RequestStatus.RUNNING), at_s=10.0 + RECENT_S + 0.1), 4)

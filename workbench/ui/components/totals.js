@@ -31,7 +31,9 @@
 
   /** Host memory for swapped contexts; hidden where preemption only recomputes. */
   function drawSwap(parts, figures) {
-    const all = figures.swap_blocks || 0, used = all - (figures.free_swap_blocks || 0);
+    const service = wb.store.service || {};  // before the first step only the service knows of the swap space
+    const all = figures.swap_blocks || service.num_swap_blocks || 0;
+    const used = figures.swap_blocks ? all - (figures.free_swap_blocks || 0) : 0;
     parts.swapBox.hidden = !all;
     if (!all) return;
     wb.dom.setText(parts.swapText, `${wb.format.count(used)} of ${wb.format.plural(all, "block")}`);
