@@ -87,6 +87,8 @@ class DecoderLayerShape:
     head_size: int
     eps: float
     """Of the norms."""
+    sliding_window: int | None = None
+    """The `window` of `Ops.paged_attention`."""
 
 
 class Ops(Protocol):
@@ -163,12 +165,18 @@ class Ops(Protocol):
         value_cache: torch.Tensor,
         metadata: AttentionMetadata,
         scale: float,
+        window: int | None = None,
     ) -> torch.Tensor:
         """Causal attention of query [T, H, D] over paged keys and values → [T, H, D] (arXiv 2309.06180).
 
         Token at position p of request r attends to positions 0 … p, read in place through
         block_tables[r]: exactly ceil((p + 1) / B) blocks. Query head h reads key/value head
         h * K // H. The keys of this step must have been written before.
+
+        With a window, at least 1, it attends to positions max(0, p - window + 1) … p only: to at most
+        `window` tokens, itself included, as `sliding_window` in transformers has it (arXiv 2310.06825).
+        A block wholly before the windows of all its request's tokens in this step is never read, and its
+        entry in the table is ignored: it may name any block or none.
         """
 
     def decoder_layer(

@@ -17,7 +17,7 @@ from kernels.cpu import elementwise
 from kernels.cpu.copy_blocks import copy_blocks
 from kernels.cpu.decoder_layer import decoder_layer
 from kernels.cpu.linear import linear
-from kernels.cpu.paged_attention import paged_attention
+from kernels.cpu.paged_attention import NO_WINDOW, paged_attention
 from kernels.cpu.panels import PanelWeight, pack
 from kernels.cpu.vector_code import HAS_AVX2, HAS_AVX512
 from kernels.ops import AttentionMetadata, DecoderLayerShape, DecoderLayerWeights
@@ -136,6 +136,7 @@ class CpuOps:
         value_cache: torch.Tensor,
         metadata: AttentionMetadata,
         scale: float,
+        window: int | None = None,
     ) -> torch.Tensor:
         """See `kernels.ops.Ops.paged_attention`. The query may be a strided view."""
         out = torch.empty(query.shape, dtype=torch.float32)
@@ -149,6 +150,7 @@ class CpuOps:
             metadata.block_tables.numpy(),
             metadata.positions.numpy(),
             np.float32(scale),
+            _window(window),
             out.numpy(),
             numba.get_num_threads(),
         )
@@ -189,7 +191,7 @@ class CpuOps:
                 metadata.query_start.numpy(),
                 metadata.block_tables.numpy(),
             ),
-            (shape.num_heads, shape.num_kv_heads, shape.head_size),
+            (shape.num_heads, shape.num_kv_heads, shape.head_size, _window(shape.sliding_window)),
             shape.eps,
             np.float32(shape.head_size**-0.5),
             numba.get_num_threads(),
@@ -215,6 +217,10 @@ def _panels(weight: LinearWeight) -> npt.NDArray[np.float32]:
     if not isinstance(weight, PanelWeight):
         raise TypeError(f"the cpu backend multiplies by weights that it prepared, not by a {type(weight).__name__}")
     return weight.panels
+
+
+def _window(window: int | None) -> int:
+    return NO_WINDOW if window is None else window
 
 
 def _bias(bias: torch.Tensor | None) -> npt.NDArray[np.float32]:

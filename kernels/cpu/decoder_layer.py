@@ -26,7 +26,7 @@ def decoder_layer(hidden, residual, weights, kv_cache, step, sizes, eps, scale, 
             [2I, C], its bias, down [C, I], its bias, next_norm [C]. A bias of no elements is none.
         kv_cache: keys [N, K, D, B] and values [N, K, B, D], **mutated**.
         step: cos_sin [max_model_len, D], positions [T], slots [T], query_start [R + 1], tables [R, M].
-        sizes: (H, K, D).
+        sizes: (H, K, D, window of the attention).
         eps: of the norms.
         scale: of the attention scores.
         num_threads: threads to use.
@@ -35,7 +35,7 @@ def decoder_layer(hidden, residual, weights, kv_cache, step, sizes, eps, scale, 
     down_weight, down_bias, next_norm = weights[7:]
     key_cache, value_cache = kv_cache
     cos_sin, positions, slots, query_start, tables = step
-    num_heads, num_kv_heads, head_size = sizes
+    num_heads, num_kv_heads, head_size, window = sizes
     num_tokens, hidden_size = hidden.shape
 
     qkv = np.empty((num_tokens, num_heads + 2 * num_kv_heads, head_size), np.float32)
@@ -47,7 +47,9 @@ def decoder_layer(hidden, residual, weights, kv_cache, step, sizes, eps, scale, 
     write_kv(key, qkv[:, num_heads + num_kv_heads :], key_cache, value_cache, slots)
     context = np.empty((num_tokens, num_heads, head_size), np.float32)
     queries = (flat.reshape(-1), flat.shape[1], head_size)
-    paged_attention(queries, key_cache, value_cache, query_start, tables, positions, scale, context, num_threads)
+    paged_attention(
+        queries, key_cache, value_cache, query_start, tables, positions, scale, window, context, num_threads
+    )
 
     branch, normed = np.empty((num_tokens, hidden_size), np.float32), np.empty((num_tokens, hidden_size), np.float32)
     linear(context.reshape(num_tokens, -1), output_weight, branch, num_threads)

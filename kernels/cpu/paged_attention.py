@@ -7,13 +7,16 @@ chunks are shared among the threads, so that one long context keeps all of them 
 Flash-Decoding); with many, a thread walks through all chunks of a few neighbouring tokens of one
 prompt, which share the keys and values they read. The arithmetic is the same.
 
+With a sliding window a token begins with the chunk in which its window does, whose scores before the
+window get no weight; chunks and blocks before it are not touched.
+
 Both products are tiles (see `tile.py`): a block's keys [D, B] are a panel whose lanes are positions,
 its values [B, D] one whose lanes are dimensions.
 
 Order: a score is summed over the dimensions in turn. The softmax's sum runs over 16 lanes (position
 mod 16) that are added first to last. Values are added position by position, chunks in order. All of
-it depends on positions only; hence neither neighbours nor the cut of the prompt nor threads nor the
-block size change a bit.
+it depends on positions and the window only; hence neither neighbours nor the cut of the prompt nor
+threads nor the block size change a bit.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ GROUP_TOKENS: Final = WIDE_ROWS
 BLOCKS_AHEAD: Final = 2
 """How far ahead blocks are asked for: they lie scattered, so the processor cannot guess the next one."""
 SUM_LANES: Final = 16
+NO_WINDOW: Final = 2**62
+"""A window that no context fills."""
 _ZERO: Final = np.float32(0.0)
 _ONE: Final = np.float32(1.0)
 _LOWEST: Final = np.float32(-np.inf)
@@ -41,25 +46,42 @@ _LOWEST: Final = np.float32(-np.inf)
 
 @njit(nogil=True, cache=True)
 def paged_attention(  # type: ignore[no-untyped-def]
-    query, key_cache, value_cache, query_start, block_tables, positions, scale, out, num_threads
+    query, key_cache, value_cache, query_start, block_tables, positions, scale, window, out, num_threads
 ):
-    """Fill out [T, H, D]; keys are [N, K, D, B], values [N, K, B, D].
+    """Fill out [T, H, D]; keys are [N, K, D, B], values [N, K, B, D]. A token sees its last `window` positions.
 
     query: (1-D array, elements from token to token, elements from head to head) of [T, H, D]. Not a 3-D
     array, because numba would compile everything once for contiguous queries and once for strided ones.
     """
-    groups = _token_groups(query_start, positions)
+    groups = _token_groups(query_start, positions, window)
     if groups.shape[0] >= 4 * num_threads:
-        _attend_by_tokens(query, key_cache, value_cache, block_tables, positions, groups, scale, out, num_threads)
+        _attend_by_tokens(
+            query, key_cache, value_cache, block_tables, positions, groups, scale, window, out, num_threads
+        )
     else:
-        _attend_by_chunk(query, key_cache, value_cache, query_start, block_tables, positions, scale, out, num_threads)
+        _attend_by_chunk(
+            query, key_cache, value_cache, query_start, block_tables, positions, scale, window, out, num_threads
+        )
 
 
 @njit(nogil=True, cache=True)
-def _token_groups(query_start, positions):  # type: ignore[no-untyped-def]
+def _first_chunk(position, window):  # type: ignore[no-untyped-def]
+    """Return the number of the chunk in which the window of the token at `position` begins."""
+    return max(0, position - window + 1) // CHUNK
+
+
+@njit(nogil=True, cache=True)
+def _num_chunks(position, window):  # type: ignore[no-untyped-def]
+    """Return how many chunks the token at `position` attends to."""
+    return position // CHUNK - _first_chunk(position, window) + 1
+
+
+@njit(nogil=True, cache=True)
+def _token_groups(query_start, positions, window):  # type: ignore[no-untyped-def]
     """Return groups (first token, tokens, request), the longest contexts first so that the last tasks are short.
 
-    The tokens of a group are neighbours of one request whose positions lie in one chunk.
+    The tokens of a group are neighbours of one request whose positions lie in one chunk, and whose
+    windows begin in one chunk: so every token sees something of each chunk that the group goes through.
     """
     num_tokens = positions.shape[0]
     groups, longest = np.empty((num_tokens, 3), np.int64), 0
@@ -67,16 +89,18 @@ def _token_groups(query_start, positions):  # type: ignore[no-untyped-def]
     for request in range(query_start.shape[0] - 1):
         token, end = query_start[request], query_start[request + 1]
         while token < end:
-            size = min(GROUP_TOKENS, end - token, CHUNK - positions[token] % CHUNK)
+            position = positions[token]
+            size = min(GROUP_TOKENS, end - token, CHUNK - position % CHUNK)
+            size = min(size, (_first_chunk(position, window) + 1) * CHUNK - (position - window + 1))
             groups[count, 0], groups[count, 1], groups[count, 2] = token, size, request
-            longest = max(longest, positions[token] // CHUNK)
+            longest = max(longest, _num_chunks(position, window))
             count += 1
             token += size
     # By the number of chunks: that is what a task costs, and it needs no sorting.
     ordered, place = np.empty((count, 3), np.int64), 0
-    for num_chunks in range(longest, -1, -1):
+    for num_chunks in range(longest, 0, -1):
         for group in range(count):
-            if positions[groups[group, 0]] // CHUNK == num_chunks:
+            if _num_chunks(positions[groups[group, 0]], window) == num_chunks:
                 for i in range(3):
                     ordered[place, i] = groups[group, i]
                 place += 1
@@ -85,7 +109,7 @@ def _token_groups(query_start, positions):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, parallel=True)
 def _attend_by_tokens(  # type: ignore[no-untyped-def]
-    query, key_cache, value_cache, block_tables, positions, groups, scale, out, num_threads
+    query, key_cache, value_cache, block_tables, positions, groups, scale, window, out, num_threads
 ):
     """A task is a group of tokens with all its heads."""
     num_heads, head_size = out.shape[1], out.shape[2]
@@ -103,16 +127,16 @@ def _attend_by_tokens(  # type: ignore[no-untyped-def]
         while task < groups.shape[0]:
             token, num_tokens = groups[task, 0], groups[task, 1]
             table, position = block_tables[groups[task, 2]], positions[token]
-            rows = num_tokens * heads_per_kv
+            rows, begin = num_tokens * heads_per_kv, _first_chunk(position, window) * CHUNK
             for head in range(num_kv_heads):
                 _collect_queries(query, token, head, heads_per_kv, rows, queries)
-                for start in range(0, position + num_tokens, CHUNK):
-                    first = start == 0
+                for start in range(begin, position + num_tokens, CHUNK):
+                    first = start == begin
                     _attend_chunk(
                         address_of(queries),
                         head_size,
                         heads_per_kv,
-                        (position, num_tokens),
+                        (position, num_tokens, window),
                         key_cache,
                         value_cache,
                         head,
@@ -145,14 +169,16 @@ def _collect_queries(query, token, head, heads_per_kv, rows, queries):  # type: 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _attend_by_chunk(  # type: ignore[no-untyped-def]
-    query, key_cache, value_cache, query_start, block_tables, positions, scale, out, num_threads
+    query, key_cache, value_cache, query_start, block_tables, positions, scale, window, out, num_threads
 ):
     """A task is one chunk of one token and one key/value head; the chunks are merged afterwards."""
     elements, token_stride, head_stride = query
     num_tokens, num_heads, head_size = out.shape
     num_kv_heads = key_cache.shape[1]
     heads_per_kv = num_heads // num_kv_heads
-    num_chunks = (positions.max() + CHUNK) // CHUNK
+    num_chunks = 0
+    for token in range(num_tokens):
+        num_chunks = max(num_chunks, _num_chunks(positions[token], window))
     parts = np.empty((num_tokens, num_chunks, num_heads, head_size), np.float32)
     largest = np.empty((num_tokens, num_chunks, num_heads), np.float32)
     sums = np.empty((num_tokens, num_chunks, num_heads), np.float32)
@@ -164,18 +190,18 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
         while task < num_tasks:
             token, rest = task // (num_chunks * num_kv_heads), task % (num_chunks * num_kv_heads)
             chunk, head = rest // num_kv_heads, rest % num_kv_heads
-            if chunk * CHUNK <= positions[token]:
+            if chunk < _num_chunks(positions[token], window):
                 first, last = head * heads_per_kv, (head + 1) * heads_per_kv
                 _attend_chunk(
                     address_of(elements) + 4 * (token * token_stride + first * head_stride),
                     head_stride,
                     heads_per_kv,
-                    (positions[token], 1),
+                    (positions[token], 1, window),
                     key_cache,
                     value_cache,
                     head,
                     block_tables[_request_of(token, query_start)],
-                    chunk * CHUNK,
+                    (_first_chunk(positions[token], window) + chunk) * CHUNK,
                     scale,
                     scores,
                     lanes,
@@ -186,7 +212,7 @@ def _attend_by_chunk(  # type: ignore[no-untyped-def]
             task = next_task(counter, 0)
     for token in range(num_tokens):
         total, total_largest, total_sum = parts[token, 0], largest[token, 0], sums[token, 0]
-        for chunk in range(1, positions[token] // CHUNK + 1):
+        for chunk in range(1, _num_chunks(positions[token], window)):
             part, part_largest, part_sum = parts[token, chunk], largest[token, chunk], sums[token, chunk]
             _merge(num_heads, total, total_largest, total_sum, part, part_largest, part_sum)
         for row in range(num_heads):
@@ -224,19 +250,19 @@ def _attend_chunk(  # type: ignore[no-untyped-def]
     largest,
     sums,
 ):
-    """Let the rows of some tokens attend to the chunk's positions start … start + CHUNK - 1, each up to its own.
+    """Let the rows of some tokens attend to the chunk's positions start … start + CHUNK - 1, each to its last `window`.
 
     queries: address of the rows, token by token, the query heads of key/value head `head` each.
-    tokens: (position of the first, how many); none lies before `start`, nor do they end in different chunks.
+    tokens: (position of the first, how many, window); each sees some of the chunk, nor do they end in different ones.
 
     Fills, for each row: part [rows, D] with the sum of exp(score - largest) * value, largest [rows]
     and sums [rows] with the sum of exp(score - largest). scores [rows, CHUNK] and lanes are scratch.
     """
     head_size, block_size = key_cache.shape[2:]
-    position, num_tokens = tokens
+    position, num_tokens, window = tokens
     rows = num_tokens * heads_per_kv
     end = min(start + CHUNK, position + num_tokens)
-    first_block, end_block = start // block_size, (end + block_size - 1) // block_size
+    first_block, end_block = max(start, position - window + 1) // block_size, (end + block_size - 1) // block_size
     # Whoever attends to this chunk with one head mostly goes on with the next.
     next_keys = _address_in(key_cache, table[first_block], min(head + 1, key_cache.shape[1] - 1))
 
@@ -248,11 +274,15 @@ def _attend_chunk(  # type: ignore[no-untyped-def]
         place = address_of(scores) + 4 * (block * block_size - start)
         _multiply(rows, queries, query_stride, keys, block_size, head_size, block_size, place, CHUNK, 0, ahead)
 
+    # What lies before the first block is left out, in steps that leave every position its lane.
+    left_out = (first_block * block_size - start) // SUM_LANES * SUM_LANES
+    begin = start + left_out
     for row in range(rows):
-        length = min(CHUNK, position + row // heads_per_kv + 1 - start)
-        largest[row], sums[row] = _softmax_weights(scores[row], length, end - start, scale, lanes)
+        own_end = position + row // heads_per_kv + 1
+        hidden, seen = max(0, own_end - window - begin), min(start + CHUNK, own_end) - begin
+        largest[row], sums[row] = _softmax_weights(scores[row, left_out:], hidden, seen, end - begin, scale, lanes)
 
-    # Weights behind a token's own position are 0 and add nothing: all rows go through all blocks together.
+    # Weights outside a token's window are 0 and add nothing: all rows go through all blocks together.
     for block in range(first_block, end_block):
         values = _address_in(value_cache, table[block], head)
         ahead = next_keys
@@ -321,16 +351,18 @@ def _divide(total, weight_sum, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _softmax_weights(row, length, end, scale, lanes):  # type: ignore[no-untyped-def]
-    """Replace the first `length` scores by exp(scale * score - largest) **in place**; return the largest and the sum.
+def _softmax_weights(row, hidden, length, end, scale, lanes):  # type: ignore[no-untyped-def]
+    """Replace scores hidden … length - 1 by exp(scale * score - largest) **in place**; return the largest and the sum.
 
-    The scores from there to `end` become 0.
+    The scores before them, and behind them up to `end`, become 0.
 
     Lane by lane, so that it runs in vectors: a maximum has no order, and the sum has this one.
     """
     padded = (end + SUM_LANES - 1) // SUM_LANES * SUM_LANES
     for i in range(length):
         row[i] *= scale
+    for i in range(hidden):
+        row[i] = _LOWEST
     for i in range(length, padded):
         row[i] = _LOWEST
     for lane in range(SUM_LANES):

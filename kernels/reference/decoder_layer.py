@@ -25,7 +25,7 @@ def decoder_layer(
     query, key, value = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
     ops.rotary_embedding(query, key, cos_sin, metadata.positions)
     ops.write_kv(key, value, *kv_cache, metadata.slot_mapping)
-    context = ops.paged_attention(query, *kv_cache, metadata, head_size**-0.5)
+    context = ops.paged_attention(query, *kv_cache, metadata, head_size**-0.5, shape.sliding_window)
     branch = ops.linear(context.view(context.shape[0], -1), weights.output, weights.output_bias)
     normed = ops.add_rms_norm(branch, residual, weights.post_attention_norm, shape.eps)
     activated = ops.silu_and_mul(ops.linear(normed, weights.gate_up, weights.gate_up_bias))

@@ -46,25 +46,32 @@ def silu_and_mul(gate_up):
     return gate / (1 + np.exp(-gate)) * up
 
 
-def attention(query, keys, values, scale):
-    """Causal attention of the last rows of one whole context. query [t, H, D], keys, values [L, K, D]."""
+def attention(query, keys, values, scale, window=None):
+    """Causal attention of the last rows of one whole context. query [t, H, D], keys, values [L, K, D].
+
+    window: how many of the positions up to its own a token sees; None for all.
+    """
     query, keys, values = (a.double().numpy() for a in (query, keys, values))
     length, num_kv_heads, _ = keys.shape
     num_tokens, num_heads, _ = query.shape
     out = np.empty_like(query)
     for token in range(num_tokens):
-        visible = length - num_tokens + token + 1
+        end = length - num_tokens + token + 1
+        seen = slice(0 if window is None else max(0, end - window), end)
         for head in range(num_heads):
             kv_head = head * num_kv_heads // num_heads
-            scores = keys[:visible, kv_head] @ query[token, head] * scale
+            scores = keys[seen, kv_head] @ query[token, head] * scale
             weights = np.exp(scores - scores.max())
-            out[token, head] = weights @ values[:visible, kv_head] / weights.sum()
+            out[token, head] = weights @ values[seen, kv_head] / weights.sum()
     return out
 
 
 @dataclass
 class PagedCase:
-    """Requests with contexts scattered over a poisoned pool: whatever is not context is NaN."""
+    """Requests with contexts scattered over a poisoned pool: whatever is not context is NaN.
+
+    With a window, neither are blocks wholly before it context: the table names a poisoned one for them.
+    """
 
     query: torch.Tensor
     key_cache: torch.Tensor
@@ -73,16 +80,17 @@ class PagedCase:
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
     scale: float
+    window: int | None
 
     @property
     def arguments(self):
-        return self.query, self.key_cache, self.value_cache, self.metadata, self.scale
+        return self.query, self.key_cache, self.value_cache, self.metadata, self.scale, self.window
 
     def expected(self):
         """Return the dense answer, float64 [T, H, D]."""
         starts = self.metadata.query_start.tolist()
         parts = zip(starts[:-1], starts[1:], self.keys, self.values, strict=True)
-        return np.concatenate([attention(self.query[a:b], k, v, self.scale) for a, b, k, v in parts])
+        return np.concatenate([attention(self.query[a:b], k, v, self.scale, self.window) for a, b, k, v in parts])
 
 
 def paged_case(
@@ -93,11 +101,12 @@ def paged_case(
     num_heads: int = 9,
     num_kv_heads: int = 3,
     head_size: int = 64,
+    window: int | None = None,
     seed: int = 0,
 ) -> PagedCase:
     """Build requests of `lengths` tokens of context, the last num_new of which are computed now.
 
-    A request's content depends on its place in the list and on `seed` only, not on the block size.
+    A request's content depends on its place in the list and on `seed` only, not on block size or window.
     """
     num_blocks = [-(-length // block_size) for length in lengths]
     pool = sum(num_blocks) + 3
@@ -105,6 +114,7 @@ def paged_case(
     key_cache = torch.full((pool, num_kv_heads, head_size, block_size), float("nan"))
     value_cache = torch.full((pool, num_kv_heads, block_size, head_size), float("nan"))
     tables = torch.full((len(lengths), max(num_blocks) + 2), -1, dtype=torch.int32)
+    poisoned = shuffled.pop()
     queries, keys, values, slots, positions = [], [], [], [], []
     for request, (length, new) in enumerate(zip(lengths, num_new, strict=True)):
         blocks = [shuffled.pop() for _ in range(num_blocks[request])]
@@ -114,6 +124,9 @@ def paged_case(
         held, offsets = context_slots // block_size, context_slots % block_size
         key_cache[held, :, :, offsets] = key
         value_cache[held, :, offsets] = value
+        num_dropped = 0 if window is None else max(0, length - new + 1 - window) // block_size
+        key_cache[blocks[:num_dropped]] = value_cache[blocks[:num_dropped]] = float("nan")
+        tables[request, :num_dropped] = poisoned
         queries.append(randn(length, num_heads, head_size, seed=seed + 10 * request + 4)[length - new :])
         keys.append(key)
         values.append(value)
@@ -126,4 +139,5 @@ def paged_case(
         slot_mapping=torch.cat(slots),
         positions=torch.cat(positions),
     )
-    return PagedCase(torch.cat(queries), key_cache, value_cache, metadata, keys, values, head_size**-0.5)
+    scale = head_size**-0.5
+    return PagedCase(torch.cat(queries), key_cache, value_cache, metadata, keys, values, scale, window)

@@ -13,6 +13,7 @@ from kernels.ops import AttentionMetadata, load_backend
 from tests.kernels.oracle import PagedCase, paged_case, prepared, randn
 
 ROW_COUNTS = [1, 2, 3, 4, 5, 16, 33, 900]
+WINDOWS = [None, 1, 7, 36, 256, 300]
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +78,12 @@ def test_ops_do_not_depend_on_the_number_of_threads(ops, num_threads):
     if num_threads > numba.config.NUMBA_NUM_THREADS:
         pytest.skip(f"this machine runs {numba.config.NUMBA_NUM_THREADS} threads")
     x, weight, norm = randn(33, 576), prepared(ops, randn(1536, 576, seed=1)), randn(576, seed=2)
-    case = paged_case([200, 64, 90], [70, 1, 1])
+    cases = [paged_case([200, 64, 90, 600], [70, 1, 1, 1], window=window) for window in WINDOWS]
     results = []
     for count in (numba.config.NUMBA_NUM_THREADS, num_threads):
         ops.set_num_threads(count)
-        results.append((ops.linear(x, weight), ops.rms_norm(x, norm, 1e-5), ops.paged_attention(*case.arguments)))
+        attended = [ops.paged_attention(*case.arguments) for case in cases]
+        results.append((ops.linear(x, weight), ops.rms_norm(x, norm, 1e-5), *attended))
     for most, some in zip(*results, strict=True):
         assert torch.equal(most, some)
 
@@ -98,8 +100,9 @@ def only_request(case: PagedCase, request: int) -> AttentionMetadata:
     )
 
 
-def test_paged_attention_of_a_request_does_not_depend_on_the_others(ops):
-    case = paged_case([1, 37, 50, 64, 300, 130], [1, 37, 11, 1, 40, 1])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_paged_attention_of_a_request_does_not_depend_on_the_others(ops, window):
+    case = paged_case([1, 37, 50, 64, 300, 130], [1, 37, 11, 1, 40, 1], window=window)
     together = ops.paged_attention(*case.arguments)
     starts = case.metadata.query_start.tolist()
     for request, (first, last) in enumerate(pairwise(starts)):
@@ -107,17 +110,20 @@ def test_paged_attention_of_a_request_does_not_depend_on_the_others(ops):
         assert torch.equal(ops.paged_attention(*alone.arguments), together[first:last])
 
 
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("length", [255, 256, 257, 513, 1100])
-def test_paged_attention_over_many_chunks_is_the_same_split_among_threads_or_not(ops, length):
+def test_paged_attention_over_many_chunks_is_the_same_split_among_threads_or_not(ops, length, window):
     """One token alone has its context split; the same token in a long prompt does not."""
-    case = paged_case([length], [12])
+    # Enough tokens for groups of them, whose windows begin on both sides of a chunk's end.
+    num_new = 100
+    case = paged_case([length], [num_new], window=window)
     whole = ops.paged_attention(*case.arguments)
-    first, last = replace(case, query=case.query[:1]), replace(case, query=case.query[-1:])
-    for one, row in ((first, 0), (last, 11)):
+    for row in range(num_new):
+        one = replace(case, query=case.query[row : row + 1])
         metadata = replace(
             case.metadata,
             query_start=torch.tensor([0, 1], dtype=torch.int32),
-            seq_lens=torch.tensor([length - 11 + row], dtype=torch.int32),
+            seq_lens=torch.tensor([length - num_new + 1 + row], dtype=torch.int32),
             slot_mapping=case.metadata.slot_mapping[row : row + 1],
             positions=case.metadata.positions[row : row + 1],
         )
@@ -126,12 +132,14 @@ def test_paged_attention_over_many_chunks_is_the_same_split_among_threads_or_not
     assert torch.allclose(whole.double(), torch.from_numpy(case.expected()), atol=1e-5)
 
 
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("chunk", [1, 5, 16, 64])
-def test_paged_attention_of_a_prompt_does_not_depend_on_its_chunks(ops, chunk):
-    case = paged_case([150], [150])
+def test_paged_attention_of_a_prompt_does_not_depend_on_its_chunks(ops, chunk, window):
+    length = 320
+    case = paged_case([length], [length], window=window)
     whole = ops.paged_attention(*case.arguments)
-    for start in range(0, 150, chunk):
-        end = min(start + chunk, 150)
+    for start in range(0, length, chunk):
+        end = min(start + chunk, length)
         metadata = replace(
             case.metadata,
             query_start=torch.tensor([0, end - start], dtype=torch.int32),
@@ -143,8 +151,9 @@ def test_paged_attention_of_a_prompt_does_not_depend_on_its_chunks(ops, chunk):
         assert torch.equal(ops.paged_attention(*part.arguments), whole[start:end])
 
 
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("block_size", [8, 32])
-def test_paged_attention_does_not_depend_on_the_block_size(ops, block_size):
+def test_paged_attention_does_not_depend_on_the_block_size(ops, block_size, window):
     """More than is promised (equal tokens), and free: positions, not blocks, decide the order."""
-    expected = ops.paged_attention(*paged_case([77, 130], [5, 1], block_size=16).arguments)
-    assert torch.equal(ops.paged_attention(*paged_case([77, 130], [5, 1], block_size=block_size).arguments), expected)
+    expected, other = (paged_case([77, 430], [5, 1], block_size=size, window=window) for size in (16, block_size))
+    assert torch.equal(ops.paged_attention(*other.arguments), ops.paged_attention(*expected.arguments))

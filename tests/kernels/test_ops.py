@@ -189,10 +189,11 @@ def test_backends_describe_themselves():
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("num_new", [[1], [7, 1, 20]])
-def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bias: bool):
+@pytest.mark.parametrize("window", [None, 6])
+def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bias: bool, window: int | None):
     """On the compiled backend; and it agrees with the reference backend."""
-    shape = DecoderLayerShape(num_heads=4, num_kv_heads=2, head_size=16, eps=1e-5)
-    case = paged_case([40, 9, 20][: len(num_new)], num_new, num_heads=4, num_kv_heads=2, head_size=16)
+    shape = DecoderLayerShape(num_heads=4, num_kv_heads=2, head_size=16, eps=1e-5, sliding_window=window)
+    case = paged_case([40, 9, 20][: len(num_new)], num_new, num_heads=4, num_kv_heads=2, head_size=16, window=window)
     num_tokens, hidden_size, inner = sum(num_new), 48, 56
 
     def bias(size: int) -> torch.Tensor | None:
