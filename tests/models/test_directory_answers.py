@@ -1,7 +1,7 @@
 """Models loaded from directories against transformers: the same tokens, the same logits, in float32.
 
-Each case is one tiny random model. Answers run past the original length of every rotary scaling, so
-both what was read from config.json and the formulas are held against the reference.
+Each case is one tiny random model. Answers run past the original length of every rotary scaling and past
+every sliding window, so both what was read from config.json and the formulas are held against the reference.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ LONG = list(range(100, 145))
 """45 tokens: beyond the original length of 32 at once."""
 SHORT = [[260, 35, 259, 262, 106, 266], list(range(40, 60))]
 """These begin inside the original length; the second one's answer ends beyond it."""
+LONGER = [3 + 7 * i % 250 for i in range(110)]
+"""Three windows of 36, which begin inside blocks."""
+LONGEST = [3 + 11 * i % 250 for i in range(600)]
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,31 @@ CASES = (
     Case("llama_tied_without_grouped_heads", config={"tie_word_embeddings": True, "num_key_value_heads": 4}),
     Case("llama_with_biases_and_wide_heads", config={"attention_bias": True, "mlp_bias": True, "head_dim": 24}),
     Case("mistral_bf16", "Mistral", {"sliding_window": None}, torch.bfloat16),
-    Case("mistral_inside_its_window", "Mistral", {"sliding_window": 36}, prompts=tuple(SHORT)),
+    Case("mistral_window", "Mistral", {"sliding_window": 36}, prompts=(*SHORT, LONG, LONGER)),
+    Case("mistral_window_below_a_block", "Mistral", {"sliding_window": 5}, prompts=(*SHORT, LONG, LONGER)),
+    Case(
+        "mistral_window_of_more_than_a_chunk_of_the_kernel",
+        "Mistral",
+        {"sliding_window": 300, "max_position_embeddings": 1024},
+        prompts=(LONG, LONGEST),
+    ),
+    Case(
+        "qwen2_window_in_its_second_layer",
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
+        prompts=(*SHORT, LONG, LONGER),
+    ),
+    Case(
+        "qwen2_window_in_every_other_layer",
+        "Qwen2",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 36,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+        prompts=(*SHORT, LONG, LONGER),
+    ),
     Case("qwen2_fp16_tied", "Qwen2", {"tie_word_embeddings": True}, torch.float16, "50KB"),
     Case("qwen2_untied", "Qwen2", {"rms_norm_eps": 1e-5}),
     Case("llama_linear", config=rope("linear", 32)),

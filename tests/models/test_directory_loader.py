@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from safetensors.torch import load_file, save_file
 from kernels.ops import load_backend
 from tests.models.tiny_directory import write_tiny_directory
 from workbench.config import EngineConfig
+from workbench.engine import loading
 from workbench.engine.messages import RequestFinished, ServiceState
 from workbench.engine.service import EngineService
 from workbench.errors import ModelLoadError
+from workbench.models.config import ModelConfig
+from workbench.models.directory_config import read_directory_config
 from workbench.models.loader import LoadProgress, load_model
 from workbench.sampling_params import SamplingParams
 
@@ -146,35 +150,53 @@ def test_load_ignores_rotary_frequencies_that_old_checkpoints_hold(directory):
     assert load(directory).config.num_layers == 2
 
 
-def test_trap_30_sliding_window_caps_the_context_and_is_said_aloud(directory):
-    mistral = {"architectures": ["MistralForCausalLM"], "sliding_window": 48}
-    change_json(directory / "config.json", **mistral)
-    loaded = load(directory)
-    assert loaded.config.max_position_embeddings == 48
-    assert loaded.notices == (
-        "Sliding-window attention is not active: the context of tiny is capped at its window of 48 tokens (of 128), "
-        "within which full attention gives the same results.",
-    )
-    change_json(directory / "config.json", sliding_window=128)
-    assert load(directory).notices == ()
+@pytest.mark.parametrize(
+    ("values", "windows"),
+    [
+        ({"sliding_window": 48}, (48, 48)),
+        ({"sliding_window": 127}, (127, 127)),
+        ({"sliding_window": 128}, ()),  # no context is longer
+        ({"sliding_window": None}, ()),
+        ({}, ()),  # 4,096 by default
+        ({"max_position_embeddings": 8192}, (4096, 4096)),
+    ],
+)
+def test_trap_30_mistral_window_is_active_and_does_not_cap_the_context(originals, tmp_path, values, windows):
+    config = read_as("MistralForCausalLM", originals, tmp_path, values)
+    assert config.sliding_windows == windows
+    assert config.max_position_embeddings == values.get("max_position_embeddings", 128)
 
 
 @pytest.mark.parametrize(
-    ("values", "longest"),
+    ("values", "windows"),
     [
-        ({"use_sliding_window": False, "sliding_window": 48}, 128),
-        ({"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 2}, 128),
-        ({"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 1}, 48),
-        ({"use_sliding_window": True, "sliding_window": 48, "layer_types": ["full_attention"] * 2}, 128),
-        ({"use_sliding_window": True, "sliding_window": 48, "layer_types": ["sliding_attention"] * 2}, 48),
+        ({"use_sliding_window": False, "sliding_window": 48}, ()),
+        ({"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 2}, ()),
+        ({"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 1}, (None, 48)),
+        ({"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 0}, (48, 48)),
+        ({"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, ()),
+        ({"use_sliding_window": True, "sliding_window": 48, "layer_types": ["full_attention"] * 2}, ()),
+        (
+            {"use_sliding_window": True, "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"]},
+            (48, None),
+        ),
     ],
 )
-def test_qwen2_window_counts_only_when_some_layer_uses_it(originals, tmp_path, values, longest):
-    from workbench.models.directory_config import read_directory_config
+def test_qwen2_window_counts_only_in_the_layers_that_use_it(originals, tmp_path, values, windows):
+    config = read_as("Qwen2ForCausalLM", originals, tmp_path, values)
+    assert config.sliding_windows == windows
+    assert config.max_position_embeddings == 128
 
+
+def test_llama_has_no_window_whatever_its_file_says(originals, tmp_path):
+    assert read_as("LlamaForCausalLM", originals, tmp_path, {"sliding_window": 48}).sliding_windows == ()
+
+
+def read_as(architecture: str, originals: Path, folder: Path, values: dict[str, Any]) -> ModelConfig:
+    """Read the configuration of `single` as that of another architecture, with some values set or null."""
     content = json.loads((originals / "single" / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**content, "architectures": ["Qwen2ForCausalLM"], **values}))
-    assert read_directory_config(tmp_path, "tiny").model.max_position_embeddings == longest
+    (folder / "config.json").write_text(json.dumps({**content, "architectures": [architecture], **values}))
+    return read_directory_config(folder, "tiny")
 
 
 # ------------------------------------------------------------------------------ bad directories
@@ -212,6 +234,18 @@ def test_load_refuses_an_unreadable_configuration(directory, content, message):
         ({"head_dim": 15}, "4 heads, 2 key/value heads of 15 do not fit"),
         ({"rms_norm_eps": -1}, "rms_norm_eps = -1 is not a number between 0 and 1"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes' is neither true nor false"),
+        (
+            {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
+            "sliding_window = 0 is not a whole number of at least 1",
+        ),
+        (
+            {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "layer_types": ["full_attention"]},
+            "layer_types = ['full_attention'] does not name 2 layers, each one of full_attention, sliding_attention",
+        ),
+        (
+            {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "layer_types": ["full_attention", ""]},
+            "layer_types = ['full_attention', ''] does not name 2 layers",
+        ),
         ({"eos_token_id": [2, 280]}, "eos_token_id = 280 is outside the vocabulary of 280 tokens"),
     ],
 )
@@ -351,7 +385,7 @@ def test_hub_id_without_a_network_is_one_error_that_says_what_to_do(monkeypatch)
 # ------------------------------------------------------------------------------ a running engine
 
 
-def answer(service: EngineService) -> list[int]:
+def answer(service: EngineService, prompt: str = "the end", max_tokens: int = 6) -> list[int]:
     events: list[Any] = []
     finished = threading.Event()
 
@@ -360,7 +394,7 @@ def answer(service: EngineService) -> list[int]:
         if isinstance(event, RequestFinished):
             finished.set()
 
-    service.submit("the end", SamplingParams(temperature=0, max_tokens=6, ignore_eos=True), listen)
+    service.submit(prompt, SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True), listen)
     assert finished.wait(DEADLINE_S)
     return [token_id for event in events[:-1] for token_id in event.token_ids]
 
@@ -386,18 +420,30 @@ def test_running_engine_serves_on_when_a_reload_meets_a_broken_directory(origina
 
 
 @pytest.mark.usefixtures("compiled_kernels")
-def test_trap_30_notices_of_a_model_reach_the_status_and_survive_new_settings(directory):
-    change_json(directory / "config.json", architectures=["MistralForCausalLM"], sliding_window=48)
+def test_trap_30_notices_of_a_model_reach_the_status_and_survive_new_settings(directory, monkeypatch):
+    notice = "Something of this model is not active."
+    monkeypatch.setattr(loading, "load_model", lambda *given: replace(load_model(*given), notices=(notice,)))
     service = EngineService(EngineConfig(model=str(directory), num_blocks=16))
     service.start()
     try:
         service.wait_ready(DEADLINE_S)
-        notices = service.status.notices
+        before = service.status.notices
         service.reload(EngineConfig(model=str(directory), num_blocks=8))
 
-        assert len(notices) == 1
-        assert notices[0].startswith("Sliding-window attention is not active")
-        assert service.status.notices == notices
-        assert service.status.max_model_len == 48
+        assert before == service.status.notices == (notice,)
+    finally:
+        service.shutdown()
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+def test_model_with_a_window_serves_contexts_longer_than_it_without_a_notice(directory):
+    change_json(directory / "config.json", architectures=["MistralForCausalLM"], sliding_window=24)
+    service = EngineService(EngineConfig(model=str(directory), num_blocks=16))
+    service.start()
+    try:
+        service.wait_ready(DEADLINE_S)
+
+        assert (service.status.max_model_len, service.status.notices) == (128, ())
+        assert len(answer(service, "the end of the thing " * 3, max_tokens=40)) == 40
     finally:
         service.shutdown()

@@ -6,7 +6,6 @@ A key that is absent means what the architecture's class in transformers default
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,17 +17,14 @@ from workbench.models.rope import read_rope, stretched_length
 ARCHITECTURES: Final = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
 
-@dataclass(frozen=True)
-class DirectoryConfig:
-    """The shape of the model, and what the files beside the weights say of its tokens."""
-
-    model: ModelConfig
-    """Its token ids are those of the JSON files; the tokenizer may know more."""
-    notices: tuple[str, ...]
+DEFAULT_SLIDING_WINDOW: Final = 4096
+"""Of Mistral and Qwen2 alike."""
 
 
-def read_directory_config(path: Path, name: str) -> DirectoryConfig:
+def read_directory_config(path: Path, name: str) -> ModelConfig:
     """Read config.json and, where it is there, generation_config.json.
+
+    The token ids are those of these files; the tokenizer may know more.
 
     Raises:
         ModelLoadError: unreadable, of an unknown architecture, or with values that are missing,
@@ -45,7 +41,7 @@ def read_directory_config(path: Path, name: str) -> DirectoryConfig:
         ) from error
 
 
-def _interpret(values: Mapping[str, Any], generation: Mapping[str, Any], name: str) -> DirectoryConfig:
+def _interpret(values: Mapping[str, Any], generation: Mapping[str, Any], name: str) -> ModelConfig:
     architecture = _architecture(values)
     _refuse_variants(values)
     hidden_size, num_heads = _whole(values, "hidden_size"), _whole(values, "num_attention_heads")
@@ -55,17 +51,9 @@ def _interpret(values: Mapping[str, Any], generation: Mapping[str, Any], name: s
         raise ModelLoadError(f"{num_heads} heads, {num_kv_heads} key/value heads of {head_size} do not fit")
     theta, scaling = read_rope(values)
     longest = stretched_length(_whole(values, "max_position_embeddings"), scaling)
-    window = _sliding_window(architecture, values)
-    notices: tuple[str, ...] = ()
-    if window is not None and window < longest:
-        notices = (
-            f"Sliding-window attention is not active: the context of {name} is capped at its window of {window:,} "
-            f"tokens (of {longest:,}), within which full attention gives the same results.",
-        )
-        longest = window
     vocab_size = _whole(values, "vocab_size")
     has_bias = _is_set(values, "attention_bias") if architecture == "LlamaForCausalLM" else False
-    model = ModelConfig(
+    return ModelConfig(
         name=name,
         architecture=architecture,
         vocab_size=vocab_size,
@@ -87,8 +75,8 @@ def _interpret(values: Mapping[str, Any], generation: Mapping[str, Any], name: s
         qkv_bias=has_bias or architecture == "Qwen2ForCausalLM",
         output_bias=has_bias,
         mlp_bias=_is_set(values, "mlp_bias") if architecture == "LlamaForCausalLM" else False,
+        sliding_windows=_sliding_windows(architecture, values, longest),
     )
-    return DirectoryConfig(model, notices)
 
 
 def _architecture(values: Mapping[str, Any]) -> str:
@@ -110,20 +98,36 @@ def _refuse_variants(values: Mapping[str, Any]) -> None:
         raise ModelLoadError(f"its weights are quantized ({method}), which is not supported for directories")
 
 
-def _sliding_window(architecture: str, values: Mapping[str, Any]) -> int | None:
-    """Return how many tokens back some layer looks at most; None where all layers look at everything."""
+def _sliding_windows(architecture: str, values: Mapping[str, Any], longest: int) -> tuple[int | None, ...]:
+    """Return the window of each layer, as transformers means it; nothing where none is shorter than the context."""
+    # Present and null means none; an absent key, the class's default.
+    if values.get("sliding_window", DEFAULT_SLIDING_WINDOW) is None:
+        return ()
+    num_layers = _whole(values, "num_hidden_layers")
     if architecture == "MistralForCausalLM":
-        # Present and null means none; an absent key, the class's default.
-        is_used = values.get("sliding_window", 4096) is not None
-    elif architecture == "Qwen2ForCausalLM":
-        layers = values.get("layer_types")
-        is_sliding = _whole(values, "max_window_layers", default=28, least=0) < _whole(values, "num_hidden_layers")
-        if isinstance(layers, list):
-            is_sliding = "sliding_attention" in layers
-        is_used = _is_set(values, "use_sliding_window") and is_sliding
+        is_sliding = [True] * num_layers
+    elif architecture == "Qwen2ForCausalLM" and _is_set(values, "use_sliding_window"):
+        is_sliding = _sliding_layers(values, num_layers)
     else:
-        is_used = False
-    return _whole(values, "sliding_window", default=4096) if is_used else None
+        return ()
+    window = _whole(values, "sliding_window", default=DEFAULT_SLIDING_WINDOW)
+    if window >= longest or not any(is_sliding):
+        return ()
+    return tuple(window if slides else None for slides in is_sliding)
+
+
+def _sliding_layers(values: Mapping[str, Any], num_layers: int) -> list[bool]:
+    """Return for each layer whether it has the window: as the file lists them, or those from some layer on."""
+    types = values.get("layer_types")
+    if types is None:
+        first = _whole(values, "max_window_layers", default=28, least=0)
+        return [layer >= first for layer in range(num_layers)]
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(types, list) or len(types) != num_layers or any(each not in known for each in types):
+        raise ModelLoadError(
+            f"layer_types = {types!r} does not name {num_layers} layers, each one of {', '.join(known)}"
+        )
+    return [each == "sliding_attention" for each in types]
 
 
 def _whole(values: Mapping[str, Any], key: str, default: int | None = None, least: int = 1) -> int:

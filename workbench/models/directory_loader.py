@@ -43,8 +43,8 @@ def load_directory(path: Path, name: str, ops: Ops, progress: Callable[[LoadProg
     described = read_directory_config(path, name)
     files = SafetensorsDirectory(path)
     progress(LoadProgress("reading the tokenizer", 0, 0))
-    tokenizer = Tokenizer(read_directory_tokenizer(path, described.model))
-    config = replace(described.model, bos_token_id=tokenizer.bos_token_id, eos_token_ids=tokenizer.eos_token_ids)
+    tokenizer = Tokenizer(read_directory_tokenizer(path, described))
+    config = replace(described, bos_token_id=tokenizer.bos_token_id, eos_token_ids=tokenizer.eos_token_ids)
     # Checkpoints of early releases hold the rotary frequencies, which the configuration implies.
     weights = WeightReader(files, NAMES, config, progress).read(lambda tensor: tensor.endswith("rotary_emb.inv_freq"))
     return LoadedModel(
@@ -55,5 +55,4 @@ def load_directory(path: Path, name: str, ops: Ops, progress: Callable[[LoadProg
         weight_bytes=weights.num_bytes,
         file_bytes=files.file_bytes,
         source_format=files.source_format,
-        notices=described.notices,
     )

@@ -67,11 +67,13 @@ class LlamaForCausalLM:
         self.config = config
         self.weights = weights.prepared_for(ops)
         self._ops = ops
-        self._shape = DecoderLayerShape(config.num_heads, config.num_kv_heads, config.head_size, config.rms_norm_eps)
-        groups = config.layer_groups
-        self._group_of_layer = [
-            next(i for i, group in enumerate(groups) if layer in group.layers) for layer in range(config.num_layers)
-        ]
+        shape = DecoderLayerShape(config.num_heads, config.num_kv_heads, config.head_size, config.rms_norm_eps)
+        layers = {
+            layer: (number, replace(shape, sliding_window=group.window))
+            for number, group in enumerate(config.layer_groups)
+            for layer in group.layers
+        }
+        self._layers = [layers[layer] for layer in range(config.num_layers)]
         self._cos_sin = rotary_table(
             config.head_size,
             config.rope_theta,
@@ -102,11 +104,11 @@ class LlamaForCausalLM:
         ops, layers = self._ops, self.weights.layers
         next_norms = [*(layer.input_norm for layer in layers[1:]), self.weights.final_norm]
         residual = self.weights.embedding.rows(token_ids)
-        hidden = ops.rms_norm(residual, layers[0].input_norm, self._shape.eps)
-        parts = zip(layers, next_norms, kv_caches, self._group_of_layer, strict=True)
-        for layer, next_norm, kv_cache, group in parts:
+        hidden = ops.rms_norm(residual, layers[0].input_norm, self.config.rms_norm_eps)
+        parts = zip(layers, next_norms, kv_caches, self._layers, strict=True)
+        for layer, next_norm, kv_cache, (group, shape) in parts:
             hidden = ops.decoder_layer(
-                hidden, residual, layer, next_norm, self._shape, kv_cache, self._cos_sin, metadata[group]
+                hidden, residual, layer, next_norm, shape, kv_cache, self._cos_sin, metadata[group]
             )
         return hidden
 
