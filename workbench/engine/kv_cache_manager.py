@@ -191,6 +191,8 @@ class KVCacheManager:
             num_computed_tokens: those before the first that will be written.
             most_tokens: what it may come to hold, which only a layout without paging looks at.
         """
+        if match is None and self._holds(request_id, num_tokens, num_computed_tokens):
+            return True  # the usual case of a running request
         if not self.can_allocate(request_id, num_tokens, match, num_computed_tokens):
             return False
         if match is not None:
@@ -208,6 +210,11 @@ class KVCacheManager:
             self._swap_in(request_id, match)
         return True
 
+    def _holds(self, request_id: str, num_tokens: int, num_computed_tokens: int) -> bool:
+        """Whether a request has all the blocks that it needs, and may write into them."""
+        held = len(self._tables.get(request_id, ())) * self.pool.block_size
+        return num_tokens <= held and self._shared_end(request_id, num_computed_tokens) is None
+
     def _take(self, count: int) -> list[int]:
         block_ids = self.pool.allocate(count)
         assert block_ids is not None
@@ -215,9 +222,11 @@ class KVCacheManager:
 
     def _shared_end(self, request_id: str, num_computed_tokens: int) -> int | None:
         """Return the place of the block that the next token is written into, if others hold it and read it."""
-        index, offset = divmod(num_computed_tokens, self.pool.block_size)
-        table = self._tables.get(request_id, ())
-        is_shared = offset and index < len(table) and self.pool.ref_count(table[index]) > 1
+        block_size = self.pool.block_size
+        if num_computed_tokens % block_size == 0:
+            return None
+        index, table = num_computed_tokens // block_size, self._tables.get(request_id, ())
+        is_shared = index < len(table) and self.pool.ref_count(table[index]) > 1
         return index if is_shared else None
 
     def _copy_block(self, request_id: str, index: int) -> None:

@@ -17,7 +17,6 @@ def share_of(
     start = request.num_computed_tokens
     end = start + num_tokens
     samples = end == request.num_tokens
-    drawing = (request, *request.partners) if samples and request.beams is None else ()
     return ScheduledRequest(
         request_id=request.request_id,
         token_ids=tuple(request.token_ids[start:end]),
@@ -26,11 +25,17 @@ def share_of(
         is_prefill=end - start > 1 or request.num_output_tokens == 0 or end < request.num_tokens,
         sampling_params=request.sampling_params,
         output_position=request.num_output_tokens,
-        draws=tuple(Draw(each.request_id, each.seed) for each in drawing),
+        draws=_draws_of(request) if samples and request.beams is None else (),
         num_candidates=request.beams.num_candidates if samples and request.beams is not None else 0,
         rules=_rules_of(request, eos_token_ids) if samples else None,
         **_prompt_targets(request, start, end),
     )
+
+
+def _draws_of(request: Request) -> tuple[Draw, ...]:
+    """A token for the request, and one for each answer that parts from it here."""
+    own = Draw(request.request_id, request.seed)
+    return (own, *(Draw(each.request_id, each.seed) for each in request.partners)) if request.partners else (own,)
 
 
 def _rules_of(request: Request, eos_token_ids: Iterable[int]) -> RowRules | None:
