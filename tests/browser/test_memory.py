@@ -135,6 +135,20 @@ def test_panel_of_a_shared_block_lists_all_owners_in_their_colours(serve: Serve,
     assert page.evaluate("wb.store.selection.request") == "r1.1", "the selected one of the owners stays selected"
 
 
+def test_owners_follow_step_by_step_when_one_of_them_ends(serve: Serve, open_page: OpenPage) -> None:
+    service = forked()
+    page = open_page().page
+    open_map(page, serve(build_map_app(service)).url)
+    first = next(request for request in service.engine.running if request.request_id == "r1")
+    first.max_tokens = first.num_output + 2
+    for step in (2, 3, 4):
+        record = service.step()
+        wait_for_step(page, step)
+        assert shown_states(page) == states_in(service.pool_snapshot()), record
+    assert service.engine.state(0).request_ids == ("r1.1",)
+    expect(chip(page, "r1")).to_have_count(0)
+
+
 # ------------------------------------------------------------------------------ copies and swaps
 
 

@@ -134,8 +134,8 @@
       ["Blocks", shared ? `${request.blocks} (${shared} shared)` : String(request.blocks)],
       ...(request.swapped ? [["In host memory", wb.format.plural(request.swapped, "block")]] : []),
       ...answers(view, request),
-      ["Prefix cache", request.cached ? `${count(request.cached)} tokens reused` : "nothing reused"],
-      ...(request.miss ? [["", request.miss]] : []),
+      ["Prefix cache", request.cached ? `${count(request.cached)} tokens reused` : request.miss || "–"],
+      ...(request.cached && request.miss ? [["", request.miss]] : []),
       ["Priority", String(request.priority)],
       ["Preempted", times],
     ]);
