@@ -195,9 +195,13 @@ class EngineService:
         return request_id
 
     def _is_free(self, name: str, num_sequences: int) -> bool:
-        """Neither an open answer has one of the names, nor may a beam of an open request have it."""
+        """Whether no open answer, and no beam of an open request, has one of the names or is called after it."""
         own = [answer_id(name, index) for index in range(num_sequences)]
-        return name.rpartition(".")[0] not in self._listeners and not any(each in self._listeners for each in own)
+        is_taken = name.rpartition(".")[0] in self._listeners or any(each in self._listeners for each in own)
+        return not is_taken and not any(
+            family == name and index.isdigit()
+            for family, _, index in (each.rpartition(".") for each in list(self._listeners))
+        )
 
     # ------------------------------------------------------------------------------ settings
 

@@ -28,6 +28,7 @@ from workbench.engine.messages import (
     ServiceStatus,
     SetLimits,
     Submit,
+    answer_id,
 )
 from workbench.errors import EngineError, EngineStoppedError
 from workbench.sampling_params import MAX_SEED
@@ -154,7 +155,7 @@ class EngineWorker:
     def _command(self, command: Command) -> None:
         if self.loaded is None:
             if isinstance(command, Submit):
-                self._deliver(unserved(command.request_id, EngineStoppedError("the engine is not loaded")))
+                self._deliver_all(unserved(command, EngineStoppedError("the engine is not loaded")))
             return
         core = self.loaded.core
         match command:
@@ -236,6 +237,7 @@ class EngineWorker:
             weight_bytes=model.weight_bytes,
             max_model_len=core.max_model_len,
             vocab_size=model.config.vocab_size,
+            num_swap_blocks=core.num_swap_blocks,
         )
         self._publish(self._status)
 
@@ -311,19 +313,23 @@ class EngineWorker:
             except queue.Empty:
                 return
             if isinstance(message, Submit):
-                self._deliver(unserved(message.request_id, stopped))
+                self._deliver_all(unserved(message, stopped))
             elif isinstance(message, Call | Pause | Reload):
                 message.future.set_exception(stopped)
 
 
-def unserved(request_id: str, error: Exception) -> RequestFinished:
-    """Return the terminal event of a request that the engine never saw."""
+def unserved(command: Submit, error: Exception) -> tuple[RequestFinished, ...]:
+    """Return the terminal events of a request that the engine never saw, one for each of its answers."""
     now = time.monotonic()
-    return RequestFinished(
-        request_id=request_id,
-        finish_reason=FinishReason.ERROR,
-        text="",
-        metrics=RequestMetrics(now, None, None, None, None, None, 0.0, 0, 0, 0),
-        error=str(error),
-        error_type=type(error).__name__,
+    return tuple(
+        RequestFinished(
+            request_id=answer_id(command.request_id, index),
+            finish_reason=FinishReason.ERROR,
+            text="",
+            metrics=RequestMetrics(now, None, None, None, None, None, 0.0, 0, 0, 0),
+            error=str(error),
+            error_type=type(error).__name__,
+            index=index,
+        )
+        for index in range(command.sampling_params.n)
     )
