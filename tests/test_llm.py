@@ -9,6 +9,7 @@ from workbench.errors import (
     ConfigurationError,
     EngineStoppedError,
     InvalidPromptError,
+    InvalidSamplingParamsError,
     KVCacheExhaustedError,
     ModelLoadError,
     PromptTooLongError,
@@ -133,3 +134,67 @@ def test_context_manager_closes_the_engine(tiny_model_path):
 def test_missing_model_raises_with_the_path(tmp_path):
     with pytest.raises(ModelLoadError, match=r"nothing\.gguf"):
         LLM(str(tmp_path / "nothing.gguf"))
+
+
+def test_n_answers_come_in_the_order_of_their_seeds(llm):
+    (output,) = llm.generate("hello", SamplingParams(n=3, temperature=1, seed=7, max_tokens=6, ignore_eos=True))
+    singles = [SamplingParams(temperature=1, seed=7 + i, max_tokens=6, ignore_eos=True) for i in range(3)]
+    alone = [single.outputs[0].token_ids for single in llm.generate(["hello"] * 3, singles)]
+
+    assert [answer.index for answer in output.outputs] == [0, 1, 2]
+    assert [answer.token_ids for answer in output.outputs] == alone
+    assert len(set(alone)) == 3
+    assert [answer.beam_score for answer in output.outputs] == [None] * 3
+    assert all(answer.text == llm.service.tokenizer.decode(answer.token_ids) for answer in output.outputs)
+
+
+def test_n_answers_stay_with_their_prompts(llm):
+    params = [SamplingParams(temperature=0, max_tokens=2 + n, ignore_eos=True, n=n) for n in (1, 3, 2)]
+    outputs = llm.generate(["one", "two", "three"], params)
+
+    assert [[len(answer.token_ids) for answer in output.outputs] for output in outputs] == [[3], [5] * 3, [4] * 2]
+    assert [[answer.index for answer in output.outputs] for output in outputs] == [[0], [0, 1, 2], [0, 1]]
+
+
+def test_beams_come_best_first_with_their_scores(llm):
+    params = SamplingParams(use_beam_search=True, beam_width=4, n=3, max_tokens=6, ignore_eos=True)
+    (output,) = llm.generate("hello", params)
+    scores = [answer.beam_score for answer in output.outputs]
+
+    assert [answer.index for answer in output.outputs] == [0, 1, 2]
+    assert len({answer.token_ids for answer in output.outputs}) == 3
+    assert None not in scores and scores == sorted(scores, reverse=True)
+    assert [answer.finish_reason for answer in output.outputs] == ["length"] * 3
+    assert all(answer.text == llm.service.tokenizer.decode(answer.token_ids) for answer in output.outputs)
+    greedy = llm.generate("hello", GREEDY)[0].outputs[0]
+    (one_beam,) = llm.generate(
+        "hello", SamplingParams(use_beam_search=True, beam_width=1, max_tokens=6, ignore_eos=True)
+    )
+    assert one_beam.outputs[0].token_ids == greedy.token_ids
+
+
+def test_more_answers_than_may_run_together_are_refused_with_the_limit(tiny_model_path):
+    with LLM(str(tiny_model_path), num_blocks=16, max_num_seqs=2) as small:
+        with pytest.raises(InvalidSamplingParamsError) as caught:
+            small.generate("hello", SamplingParams(n=3))
+        with pytest.raises(InvalidSamplingParamsError, match="give beam_width of at most 2, or raise max_num_seqs"):
+            small.generate("hello", SamplingParams(use_beam_search=True, beam_width=4))
+        assert small.service.num_open_requests == 0
+
+    assert str(caught.value) == (
+        "n=3 sequences of one request run together and at most max_num_seqs=2 may: "
+        "give n of at most 2, or raise max_num_seqs"
+    )
+
+
+def test_beams_are_refused_where_blocks_cannot_be_shared(tiny_model_path):
+    with LLM(str(tiny_model_path), num_blocks=32, kv_layout="contiguous") as contiguous:
+        with pytest.raises(InvalidSamplingParamsError) as caught:
+            contiguous.generate("hello", SamplingParams(use_beam_search=True, max_tokens=4))
+        (output,) = contiguous.generate("hello", SamplingParams(n=2, temperature=0, max_tokens=4, ignore_eos=True))
+
+    assert str(caught.value) == (
+        "use_beam_search=True needs beams that share blocks, which kv_layout='contiguous' cannot: "
+        "start the engine with kv_layout='paged', or ask without beams"
+    )
+    assert [len(answer.token_ids) for answer in output.outputs] == [4, 4]

@@ -96,6 +96,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer prompts, all of them batched together; results come in the order of the prompts.
 
+        Each has `n` answers, by index; those of a beam search best first, with their `beam_score`.
+
         Args:
             prompts: one prompt or a list; a prompt is a string or a list of token ids.
             sampling_params: one for all, or one per prompt.
@@ -201,6 +203,7 @@ class LLM:
             event.stop_reason,
             None if answer.logprobs is None else self._logprobs(answer.logprobs),
             event.metrics,
+            event.beam_score,
         )
         if event.prompt_logprobs is not None:
             entry.prompt_logprobs = (None, *self._logprobs(event.prompt_logprobs))

@@ -32,6 +32,8 @@ class CompletionOutput:
     stop_reason: str | int | None = None
     logprobs: Logprobs | None = None
     metrics: RequestMetrics | None = field(default=None, compare=False)
+    beam_score: float | None = None
+    """Beam search: sum of the tokens' log-probabilities over length to the power of the length penalty."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,12 @@ class RequestOutput:
     """A prompt with its answers."""
 
     request_id: str
+    """Name of the first answer; the others are called `r1.1`, `r1.2`, … after it."""
     prompt: str | None
     """None when the prompt was given as token ids."""
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
+    """By index: as drawn with seed, seed + 1, …; those of a beam search best first."""
     metrics: RequestMetrics
     """Of the first answer."""
     prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
