@@ -52,7 +52,7 @@ class Simulation:
         self.token_of: Callable[[str, int], int] = lambda _request_id, position: 100 + position
         self.candidates_of: Callable[[str, tuple[int, ...]], list[tuple[int, float]]] = candidates_after
         self.computed: dict[str, list[tuple[int, ...]]] = {}
-        self.memory = Memory(block_size)
+        self.memory = Memory(block_size, [group.window for group in self.kv_cache.groups])
         self.requests: dict[str, Request] = {}
         self._num_steps = 0
 
@@ -144,8 +144,8 @@ class Memory:
     tokens, whoever computed it: that is what sharing, caching and copying must not break.
     """
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
+    def __init__(self, block_size: int, windows: Sequence[int | None]) -> None:
+        self._block_size, self._windows = block_size, windows
         self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
         self._host: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -162,13 +162,15 @@ class Memory:
     def compute(self, item: ScheduledRequest, token_ids: Sequence[int]) -> None:
         """Check what a request reads, then write its tokens."""
         end = item.start_position + item.num_tokens
-        for position in range(end):
-            slot = (item.block_table[position // self._block_size], position % self._block_size)
-            context = tuple(token_ids[: position + 1])
-            if position >= item.start_position:
-                self._slots[slot] = context
-            else:
-                assert self._slots.get(slot) == context, f"{item.request_id} reads foreign contents at {position}"
+        for group, (window, table) in enumerate(zip(self._windows, item.block_tables, strict=True)):
+            first_read = 0 if window is None else max(0, item.start_position - window + 1)
+            for position in range(first_read, end):
+                slot = (table[position // self._block_size], position % self._block_size)
+                context = (group, *token_ids[: position + 1])
+                if position >= item.start_position:
+                    self._slots[slot] = context
+                else:
+                    assert self._slots.get(slot) == context, f"{item.request_id} reads foreign contents at {position}"
 
 
 def candidates_after(request_id: str, token_ids: tuple[int, ...]) -> list[tuple[int, float]]:

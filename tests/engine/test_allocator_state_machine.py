@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.kv_cache_manager import Demand, KVCacheManager
 
 NUM_BLOCKS, BLOCK_SIZE = 12, 4
 
@@ -46,7 +46,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         before, computed = self.kv.block_table(name), self.tokens[name]
         wanted = computed + more
         fits = self.kv.blocks_needed(name, wanted, computed) <= self.kv.num_free_blocks
-        assert self.kv.allocate(name, wanted, num_computed_tokens=computed) == fits
+        assert self.kv.allocate(name, wanted, computed) == fits
         if computed % BLOCK_SIZE == 0 or not fits:
             assert self.kv.block_table(name)[: len(before)] == before
         else:  # the block that is written into is nobody else's
@@ -76,7 +76,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         if fits:
             match = self.kv.match(name, range(self.tokens[name]))
             assert match.num_known_tokens == self.tokens[name]
-            if not self.kv.allocate(name, self.tokens[name], match):  # what it shared is held by others still
+            if not self.kv.begin(name, Demand(self.tokens[name]), match):  # what it shared is held by others still
                 self.kv.forget(name)
                 del self.tokens[name]
 

@@ -65,7 +65,7 @@ def test_answers_take_the_places_of_as_many_requests():
 def test_answers_run_together_even_when_the_limit_was_lowered_under_them():
     sim = Simulation(num_blocks=20, block_size=8, max_num_seqs=4)
     sim.add("a", 8, n=4, max_tokens=2)
-    sim.scheduler.max_num_seqs = 2
+    sim.scheduler.limits.max_num_seqs = 2
     sim.run()
     assert all(r.num_output_tokens == 2 for r in sim.requests.values())
 

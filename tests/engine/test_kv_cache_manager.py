@@ -1,5 +1,5 @@
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.kv_cache_manager import Demand, KVCacheManager
 from workbench.telemetry.records import BlockState, BlockStatus, BlockTransfer, TransferKind
 
 
@@ -151,8 +151,8 @@ def test_swap_out_and_in_restore_the_context_at_other_blocks():
     )
     kv.allocate("b", 9)
     match = kv.match("a", range(14))
-    assert (match.num_known_tokens, match.num_tokens, match.host_block_ids) == (12, 0, (0, 1))
-    assert kv.allocate("a", 14, match)
+    assert (match.num_known_tokens, match.num_tokens, match.host_tables) == (12, 0, ((0, 1),))
+    assert kv.begin("a", Demand(14), match)
     table = kv.block_table("a")
     assert kv.take_transfers() == (
         BlockTransfer(TransferKind.SWAP_IN, 0, table[0], "a"),

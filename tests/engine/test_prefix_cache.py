@@ -5,8 +5,7 @@ import pytest
 from tests.engine.simulation import Simulation, shares
 from workbench.engine.block_key import BlockKey
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.kv_cache_manager import KVCacheManager
-from workbench.engine.prefix_cache import PrefixMatch
+from workbench.engine.kv_cache_manager import Demand, KVCacheManager, PrefixMatch
 from workbench.telemetry.records import BlockStatus, CacheMiss
 
 
@@ -21,7 +20,7 @@ def test_second_request_computes_only_what_the_first_one_did_not():
     b = sim.add("b", 20, max_tokens=1)
 
     assert [shares(plan) for plan in sim.run()] == [{"b": 4}]
-    assert (b.num_cached_prompt_tokens, b.cache) == (16, PrefixMatch((0, 1), 16, num_cached_blocks=2))
+    assert (b.num_cached_prompt_tokens, b.cache) == (16, PrefixMatch(((0, 1),), 16, num_cached_blocks=2))
     assert b.output_token_ids == [100]
 
 
@@ -63,7 +62,7 @@ def test_freed_blocks_stay_cached_and_the_pool_says_so():
         BlockStatus.FREE,
     ]
     assert (sim.pool.num_cached, sim.pool.num_free, sim.pool.num_active) == (2, 8, 0)
-    assert sim.pool.key_of(1) == BlockKey(BlockKey(None, tuple(range(1, 9)), ("",)), tuple(range(9, 17)), ("",))
+    assert sim.pool.key_of(1) == BlockKey(BlockKey(None, tuple(range(1, 9)), (0, "")), tuple(range(9, 17)), (0, ""))
     assert [sim.kv_cache.block_state(block).logical_index for block in range(4)] == [0, 1, -1, -1]
 
 
@@ -77,8 +76,8 @@ def test_eviction_takes_the_least_recently_used_first_and_of_a_sequence_its_tail
     sim.add("other", [3] * 17, max_tokens=1)  # takes the empty block and two cached ones
     sim.run()
 
-    assert len(sim.kv_cache.match("x", [1] * 25).block_ids) == 1
-    assert len(sim.kv_cache.match("y", [2] * 25).block_ids) == 2
+    assert len(sim.kv_cache.match("x", [1] * 25).tables[0]) == 1
+    assert len(sim.kv_cache.match("y", [2] * 25).tables[0]) == 2
     assert sim.kv_cache.match("z", [1] * 25).miss is CacheMiss.EVICTED
 
 
@@ -197,11 +196,11 @@ def test_a_hit_counts_its_cached_blocks_as_taken_when_room_is_looked_for():
     sim.add("holder", [9] * 7, max_tokens=8)
     sim.step()
     match = sim.kv_cache.match("b", list(range(1, 34)))
-    assert (len(match.block_ids), match.num_cached_blocks, sim.kv_cache.num_free_blocks) == (2, 2, 3)
+    assert (len(match.tables[0]), match.num_cached_blocks, sim.kv_cache.num_free_blocks) == (2, 2, 3)
 
-    assert sim.kv_cache.can_allocate("b", 24, match)
-    assert not sim.kv_cache.can_allocate("b", 25, match)
-    assert not sim.kv_cache.allocate("b", 25, match)
+    assert sim.kv_cache.room(Demand(24), match).is_enough
+    assert not sim.kv_cache.room(Demand(25), match).is_enough
+    assert not sim.kv_cache.begin("b", Demand(25), match)
     assert sim.pool.num_cached == 2
     sim.kv_cache.check_integrity()
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tests.engine.simulation import EOS, Simulation, decisions, shares
+from workbench.engine.kv_cache_manager import Demand
 from workbench.engine.scheduler_output import Draw, ModelRunnerOutput
 from workbench.errors import KVCacheExhaustedError
 from workbench.telemetry.records import FinishReason, RequestStatus
@@ -243,7 +244,7 @@ def test_trap_03_budget_of_a_victim_that_was_already_scheduled_serves_those_behi
         sim.add(name, 7, max_tokens=20)
     sim.step()
     sim.step()  # all stand at 8 tokens, one block each, one free
-    sim.scheduler.max_num_batched_tokens = 2
+    sim.scheduler.limits.max_num_batched_tokens = 2
 
     plan = sim.plan()  # a takes one token of the budget and the last block, b preempts a
 
@@ -271,7 +272,7 @@ def test_trap_06_preempted_request_resumes_only_when_its_whole_context_fits():
     b = sim.add("b", 16, max_tokens=8)
     while b not in sim.scheduler.waiting or b.num_preemptions == 0:
         sim.step()
-    needed = sim.kv_cache.blocks_for(b.num_tokens)
+    needed = sim.kv_cache.blocks_for(Demand(b.num_tokens))
     num_waited = 0
     while b in sim.scheduler.waiting:
         free = sim.pool.num_free

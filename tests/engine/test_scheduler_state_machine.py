@@ -88,10 +88,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         use_beam_search=st.booleans(),
     )
     def submit(self, family, length, own, output, priority, sequences, use_beam_search):
-        if sequences > self.sim.scheduler.max_num_seqs or (use_beam_search and not self.sim.kv_cache.shares_blocks):
+        is_refused = use_beam_search and not self.sim.kv_cache.shares_blocks
+        if is_refused or sequences > self.sim.scheduler.limits.max_num_seqs:
             sequences, use_beam_search = 1, False  # the door refuses the others
         params = {"use_beam_search": True, "beam_width": sequences} if use_beam_search else {"n": sequences}
-        prompt = [*family[:length], *range(200, 200 + own)][: self.sim.scheduler.max_model_len - 1]
+        prompt = [*family[:length], *range(200, 200 + own)][: self.sim.scheduler.limits.max_model_len - 1]
         self.sim.add(f"r{self.num_submitted}", prompt, max_tokens=output, priority=priority, **params)
         self.num_submitted += 1
 
@@ -121,7 +122,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sim.scheduler.requests)
     @rule(limit=st.integers(1, 5))
     def change_limit(self, limit):
-        self.sim.scheduler.max_num_seqs = limit
+        self.sim.scheduler.limits.max_num_seqs = limit
 
     @precondition(lambda self: self.sim.scheduler.requests)
     @rule(data=st.data())
@@ -147,7 +148,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 expected = [token_of(request.request_id, position) for position in range(request.num_output_tokens)]
                 assert request.output_token_ids == expected
             elif request.status is RequestStatus.FINISHED and request.beam_score is not None:
-                assert request.output_token_ids == undisturbed_answer(request, self.sim.scheduler.max_model_len)
+                assert request.output_token_ids == undisturbed_answer(request, self.sim.scheduler.limits.max_model_len)
 
 
 TestScheduler = SchedulerMachine.TestCase

@@ -41,10 +41,10 @@ def config_with(*windows: int | None, num_layers: int = 4) -> ModelConfig:
         ((None, None, None, None), [(None, (0, 1, 2, 3))]),
         ((36, 36, 36, 36), [(36, (0, 1, 2, 3))]),
         ((36, None, 36, None), [(36, (0, 2)), (None, (1, 3))]),
-        ((None, 36, 8, 36), [(None, (0,)), (36, (1, 3)), (8, (2,))]),
+        ((None, 36, 8, 36), [(None, (0,)), (36, (1,)), (36, (3,)), (8, (2,))]),
     ],
 )
-def test_layer_groups_are_in_order_of_first_appearance(windows, groups):
+def test_layer_groups_are_in_order_of_first_appearance_and_of_equal_size(windows, groups):
     expected = tuple(LayerGroup(window, layers) for window, layers in groups)
     assert config_with(*windows).layer_groups == expected
 

@@ -6,12 +6,12 @@ import itertools
 from typing import Final
 
 from workbench.engine.block_key import common_length
-from workbench.engine.kv_cache_manager import Room
+from workbench.engine.kv_cache_manager import Demand, PrefixMatch, Room
 from workbench.engine.plan_draft import PlanDraft
 from workbench.engine.policies.admission import AdmissionPolicy
-from workbench.engine.prefix_cache import PrefixMatch
 from workbench.engine.request import Request
 from workbench.engine.roster import Roster
+from workbench.engine.step_limits import StepLimits
 from workbench.telemetry.records import Reason
 
 MAX_OVERTAKEN: Final = 16
@@ -26,24 +26,24 @@ Hindrance = tuple[Reason, dict[str, int]]
 class Admission:
     """Judges waiting requests by budget, sequence slots and memory."""
 
-    def __init__(self, roster: Roster, policy: AdmissionPolicy, max_model_len: int) -> None:
+    def __init__(self, roster: Roster, policy: AdmissionPolicy, limits: StepLimits) -> None:
         """`policy` chooses among those behind a head that does not fit."""
         self.roster = roster
         self.kv_cache = roster.kv_cache
         self.policy = policy
-        self.max_model_len = max_model_len
+        self.limits = limits
 
     def hindrance(self, plan: PlanDraft, request: Request) -> Hindrance | None:
         """Return what keeps a waiting request from starting; None when nothing does."""
         if plan.num_preempted:
             return Reason.PREEMPTED_THIS_STEP, {"num_preempted": plan.num_preempted}
         if self._has_no_slot(plan, request):
-            numbers = {"running": plan.num_sequences, "max_num_seqs": plan.max_num_seqs}
+            numbers = {"running": plan.num_sequences, "max_num_seqs": self.limits.max_num_seqs}
             return Reason.MAX_NUM_SEQS, numbers | (
                 {"wanted_seqs": request.num_sequences} if request.num_sequences > 1 else {}
             )
         if plan.budget == 0:
-            budget = plan.max_num_batched_tokens
+            budget = self.limits.max_num_batched_tokens
             return Reason.TOKEN_BUDGET, {"tokens": 0, "wanted_tokens": request.num_missing_tokens, "budget": budget}
         room = self.room(request)
         if room.is_enough:
@@ -55,12 +55,22 @@ class Admission:
 
     def _has_no_slot(self, plan: PlanDraft, request: Request) -> bool:
         """Answers to one prompt run together even when a limit that was lowered meanwhile has no room for them."""
-        is_full = plan.num_sequences + request.num_sequences > plan.max_num_seqs
+        is_full = plan.num_sequences + request.num_sequences > self.limits.max_num_seqs
         return is_full and any(each.family != request.family for each in self.roster.running)
 
     def room(self, request: Request) -> Room:
         """Return what a waiting request needs beyond what the cache holds of it, and what there is."""
-        return self.kv_cache.room(request.num_tokens, self.match(request), request.most_tokens(self.max_model_len))
+        return self.kv_cache.room(self.demand(request), self.match(request))
+
+    def demand(self, request: Request) -> Demand:
+        """Return what a request wants to hold when it starts."""
+        most_tokens = request.most_tokens(self.limits.max_model_len)
+        return Demand(request.num_tokens, most_tokens, self.limits.max_num_batched_tokens)
+
+    def is_too_large(self, num_tokens: int) -> bool:
+        """Whether the whole pool cannot hold a context of `num_tokens` tokens."""
+        demand = Demand(num_tokens, step_tokens=self.limits.max_num_batched_tokens)
+        return self.kv_cache.blocks_for(demand) > self.kv_cache.pool.num_blocks
 
     def match(self, request: Request) -> PrefixMatch:
         """Look up which beginning of a waiting request's context need not be computed."""
@@ -76,7 +86,7 @@ class Admission:
             if sibling.family == request.family:
                 num_common = common_length(request.token_ids, sibling.token_ids)
                 num_tokens = min(num_common, sibling.num_computed_tokens, request.num_tokens - 1)
-                found = self.kv_cache.match_fork(sibling.request_id, num_tokens, found)
+                found = self.kv_cache.match_fork(request.request_id, sibling.request_id, num_tokens, found)
         return found
 
     def who_fits(self) -> int | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.ops import AttentionMetadata
@@ -19,7 +21,8 @@ class ForwardBatch:
     """Requests in row order."""
     token_ids: torch.Tensor
     """int64 [T]."""
-    metadata: AttentionMetadata
+    metadata: tuple[AttentionMetadata, ...]
+    """Of each group of layers; they differ in tables and slots."""
     sampled: tuple[ScheduledRequest, ...]
     """Requests that sample a token in this step."""
     sampled_rows: torch.Tensor
@@ -39,26 +42,39 @@ def build_batch(plan: SchedulerOutput, block_size: int) -> ForwardBatch:
     np.cumsum(counts, out=query_start[1:])
     starts = np.array([item.start_position for item in scheduled], dtype=np.int32)
 
-    tables = np.zeros((len(scheduled), max(len(item.block_table) for item in scheduled)), dtype=np.int32)
-    for row, item in enumerate(scheduled):
-        tables[row, : len(item.block_table)] = item.block_table
-
     owner = np.repeat(np.arange(len(scheduled)), counts)
     positions = np.arange(query_start[-1], dtype=np.int64) + np.repeat(starts - query_start[:-1], counts)
-    slots = tables[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size
     token_ids = np.concatenate([np.array(item.token_ids, dtype=np.int64) for item in scheduled])
     samples = np.array([item.samples for item in scheduled], dtype=bool)
 
     return ForwardBatch(
         request_ids=tuple(item.request_id for item in scheduled),
         token_ids=torch.from_numpy(token_ids),
-        metadata=AttentionMetadata(
-            query_start=torch.from_numpy(query_start),
-            seq_lens=torch.from_numpy(starts + counts),
-            block_tables=torch.from_numpy(tables),
-            slot_mapping=torch.from_numpy(slots),
-            positions=torch.from_numpy(positions),
+        metadata=tuple(
+            AttentionMetadata(
+                query_start=torch.from_numpy(query_start),
+                seq_lens=torch.from_numpy(starts + counts),
+                block_tables=torch.from_numpy(tables),
+                slot_mapping=torch.from_numpy(_slots(tables, owner, positions, block_size)),
+                positions=torch.from_numpy(positions),
+            )
+            for tables in map(_tables, zip(*(item.block_tables for item in scheduled), strict=True))
         ),
         sampled=tuple(item for item in scheduled if item.samples),
         sampled_rows=torch.from_numpy((query_start[1:][samples] - 1).astype(np.int64)),
     )
+
+
+def _tables(tables: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int32]:
+    """Block tables side by side [R, M]; what is behind a table, or a window, is never read."""
+    padded = np.zeros((len(tables), max(map(len, tables))), dtype=np.int32)
+    for row, table in enumerate(tables):
+        padded[row, : len(table)] = table
+    return padded
+
+
+def _slots(
+    tables: npt.NDArray[np.int32], owner: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], block_size: int
+) -> npt.NDArray[np.int64]:
+    """Where each token's key and value are written [T]."""
+    return tables[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size

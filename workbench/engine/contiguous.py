@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.kv_cache_manager import KVCacheManager, Room
-from workbench.engine.prefix_cache import PrefixMatch
+from workbench.engine.kv_cache_manager import Demand, KVCacheManager, PrefixMatch, Room
 from workbench.engine.runs import Run, longest, runs_of
 
 
@@ -47,44 +46,33 @@ class ContiguousKVCacheManager(KVCacheManager):
         """Blocks of the longest free run."""
         return longest(self._free_runs())
 
-    def room(self, num_tokens: int, match: PrefixMatch, most_tokens: int = 0) -> Room:
+    def blocks_for(self, demand: Demand) -> int:
+        """Return how many blocks are reserved for all groups of layers: for what may come, no more than the pool."""
+        known, most = (len(self.groups) * self._blocks(each) for each in (demand.num_tokens, demand.most_tokens))
+        return max(known, min(most, self.pool.num_blocks))
+
+    def room(self, demand: Demand, match: PrefixMatch) -> Room:
         """Return how long a run the request needs, and the longest there is."""
-        reserved = self._reserved_blocks(num_tokens, most_tokens)
+        reserved = self.blocks_for(demand)
         return Room(reserved, self.num_free_blocks, reserved, self.largest_claim)
 
     def claim_after(self, request_ids: Iterable[str]) -> int:
         """Return the longest run once these requests have let go of theirs."""
-        freed = {block_id for request_id in request_ids for block_id in self.block_table(request_id)}
+        freed = {block_id for each in request_ids for group in self.groups for block_id in group.held(each)}
         return longest(runs_of({*self.pool.empty_blocks, *freed}))
 
     def external_waste(self, num_needed: int) -> int:
         """Return how many free blocks lie in runs shorter than a request needs that needs `num_needed`."""
         return sum(length for _, length in self._free_runs() if length < num_needed)
 
-    def can_allocate(
-        self, request_id: str, num_tokens: int, match: PrefixMatch | None = None, num_computed_tokens: int = 0
-    ) -> bool:
-        """Whether the request's run is long enough, or, for one without, whether there is one."""
-        needed = self.blocks_for(num_tokens)
-        return needed <= (self.num_blocks_of(request_id) or self.largest_claim)
+    def begin(self, request_id: str, demand: Demand, match: PrefixMatch) -> bool:
+        """Reserve a run for all that the request may become; it never grows."""
+        num_tokens = self.blocks_for(demand) // len(self.groups) * self.pool.block_size
+        return super().begin(request_id, Demand(num_tokens, num_tokens), match)
 
-    def allocate(
-        self,
-        request_id: str,
-        num_tokens: int,
-        match: PrefixMatch | None = None,
-        *,
-        num_computed_tokens: int = 0,
-        most_tokens: int = 0,
-    ) -> bool:
-        """Reserve a run for `most_tokens` tokens when the request has none; it never grows."""
-        if not self.num_blocks_of(request_id):
-            num_tokens = self._reserved_blocks(num_tokens, most_tokens) * self.pool.block_size
-        return super().allocate(request_id, num_tokens, match)
-
-    def _reserved_blocks(self, num_tokens: int, most_tokens: int) -> int:
-        """No request is promised more than the whole pool."""
-        return min(self.blocks_for(max(num_tokens, most_tokens)), self.pool.num_blocks)
+    def allocate(self, request_id: str, num_tokens: int, num_computed_tokens: int = 0) -> bool:
+        """Return whether the run is long enough."""
+        return self.holds(request_id, num_tokens)
 
     def _free_runs(self) -> list[Run]:
         return runs_of(self.pool.empty_blocks)
@@ -97,5 +85,6 @@ class ContiguousKVCacheManager(KVCacheManager):
     def check_integrity(self) -> None:
         """Also assert that every table is a run."""
         super().check_integrity()
-        for request_id, table in self._tables.items():
-            assert table == list(range(table[0], table[0] + len(table))), f"{request_id} has no run: {table}"
+        for group in self.groups:
+            for request_id in group:
+                assert len(runs_of(group.held(request_id))) == 1, f"{request_id} has no run: {group.held(request_id)}"

@@ -6,6 +6,7 @@ steps and returns events; `EngineService` owns the thread around it.
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -89,15 +90,19 @@ class EngineCore:
         return scheduler
 
     def _new_kv_cache(self) -> KVCacheManager:
-        pool = BlockPool(self.num_blocks, self.config.block_size)
+        pool, groups = BlockPool(self.num_blocks, self.config.block_size), self.loaded.config.layer_groups
         if self.config.kv_layout == "contiguous":
             return ContiguousKVCacheManager(
-                pool, placement=self.config.kv_placement, num_swap_blocks=self.num_swap_blocks
+                pool,
+                placement=self.config.kv_placement,
+                num_swap_blocks=self.num_swap_blocks,
+                windows=(None,) * len(groups),
             )
         return KVCacheManager(
             pool,
             enable_prefix_caching=self.config.enable_prefix_caching,
             num_swap_blocks=self.num_swap_blocks,
+            windows=tuple(group.window for group in groups),
             # One engine has one model, one dtype and one pool: these name what would have to differ
             # for two blocks of equal tokens to hold different numbers.
             extra_keys=(self.loaded.config.name, self.config.dtype),
@@ -165,8 +170,8 @@ class EngineCore:
         Without prefix caching nothing is looked up or noted any more; what is cached stays until its room is needed.
         """
         self.config = replace(self.config, **msgspec.structs.asdict(limits))
-        self.scheduler.max_num_batched_tokens = limits.max_num_batched_tokens
-        self.scheduler.max_num_seqs = limits.max_num_seqs
+        self.scheduler.limits.max_num_batched_tokens = limits.max_num_batched_tokens
+        self.scheduler.limits.max_num_seqs = limits.max_num_seqs
         if self.scheduler.kv_cache.shares_blocks:
             self.scheduler.kv_cache.enable_prefix_caching = limits.enable_prefix_caching
 
@@ -176,7 +181,7 @@ class EngineCore:
         """Run one step. Exceptions end the requests that they concern and are returned, not raised."""
         self._step_id += 1
         started = time.monotonic()
-        plan = SchedulerOutput(self._step_id, (), self.scheduler.max_num_batched_tokens)
+        plan = SchedulerOutput(self._step_id, (), self.scheduler.limits.max_num_batched_tokens)
         scheduled = executed = started
         events: tuple[Event, ...] = ()
         result, error = StepResult(), None
@@ -274,6 +279,12 @@ class EngineCore:
         return self._end_those_open(lost)
 
     # ---------------------------------------------------------------------------- inspection
+
+    @property
+    def most_context_tokens(self) -> int:
+        """Most tokens of one request that the context and the whole pool can hold."""
+        is_too_large = self.scheduler.admission.is_too_large
+        return bisect.bisect_left(range(1, self.max_model_len + 1), True, key=is_too_large)
 
     def check_integrity(self) -> None:
         """Assert every invariant of queues, tables and pool."""

@@ -107,11 +107,11 @@ def check_request(prompt_token_ids: Sequence[int], params: SamplingParams, statu
             f"the prompt has {length:,} tokens and the context holds {status.max_model_len:,}, at least one of them "
             f"for the answer: shorten the prompt to {status.max_model_len - 1:,} tokens"
         )
-    needed = -(-length // status.block_size)
-    if needed > status.num_blocks:
+    if length > status.most_context_tokens:
+        needed = -(-length * status.num_blocks // status.most_context_tokens)
         raise PromptTooLongError(
             f"the prompt has {length:,} tokens and needs {needed:,} KV blocks of {status.block_size} tokens, the whole "
-            f"pool has {status.num_blocks:,}: shorten it to {status.num_blocks * status.block_size:,} tokens or start "
+            f"pool has {status.num_blocks:,}: shorten it to {status.most_context_tokens:,} tokens or start "
             f"the engine with num_blocks >= {needed:,}"
         )
     if params.min_tokens > status.max_model_len - length:

@@ -1,7 +1,8 @@
 """Maps requests to block tables: the logical memory of a request onto the physical pool.
 
 The manager alone knows which request holds which blocks. A table only grows until it is freed, or
-truncated after rejected drafts; an allocation takes all the blocks it needs or none.
+truncated after rejected drafts; an allocation takes all the blocks it needs or none. Layers that attend
+equally far back form a group with tables of its own (see `block_tables`); most models have one.
 
 Prefix caching: full blocks are named by what they hold, and a context begins with the blocks that others
 computed before (see `prefix_cache`).
@@ -22,9 +23,52 @@ from dataclasses import dataclass, replace
 
 from workbench.engine.block_key import HashFunction
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.prefix_cache import PrefixCache, PrefixMatch
-from workbench.engine.swap_space import SwapSpace
+from workbench.engine.block_tables import NO_BLOCK, BlockTables, Table
+from workbench.engine.prefix_cache import Prefix
+from workbench.engine.swap_space import SwappedContext, SwapSpace
 from workbench.telemetry.records import BlockState, BlockTransfer, CacheMiss, PoolSnapshot, TransferKind
+
+
+@dataclass(frozen=True)
+class PrefixMatch:
+    """The beginning of a context that need not be computed: cached blocks, then what lies in host memory."""
+
+    tables: tuple[Table, ...] = ((),)
+    """Of each group of layers: blocks in logical order, `NO_BLOCK` behind the window."""
+    num_tokens: int = 0
+    """Tokens in these blocks."""
+    num_cached_blocks: int = 0
+    """How many of the blocks nobody holds: taking them uses up free blocks."""
+    miss: CacheMiss | None = None
+    """Why it is no longer; None when every block that may be shared was found."""
+    differs_at: int | None = None
+    """For `CacheMiss.DIFFERS`: the first position whose token differs from what is cached."""
+    host_tables: tuple[Table, ...] = ()
+    """Of each group of layers: blocks of the swap space that hold what follows."""
+    num_swapped_tokens: int = 0
+    """Tokens of the context up to the end of these, 0 without any."""
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Tokens of the context that need not be computed."""
+        return max(self.num_tokens, self.num_swapped_tokens)
+
+    @property
+    def num_host_blocks(self) -> int:
+        """Blocks to be copied from host memory."""
+        return sum(map(len, self.host_tables))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a request that is to run wants to hold, in tokens of its context."""
+
+    num_tokens: int
+    """All that are known."""
+    most_tokens: int = 0
+    """All that may come, which only a layout without paging looks at."""
+    step_tokens: int = 1 << 30
+    """Most that one step adds, which only a sliding window looks at."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +102,21 @@ class KVCacheManager:
         *,
         enable_prefix_caching: bool = False,
         num_swap_blocks: int = 0,
+        windows: Sequence[int | None] = (None,),
         extra_keys: tuple[Hashable, ...] = (),
         hash_function: HashFunction = hash,
     ) -> None:
         """Manage the blocks of `pool`, all of them free, and `num_swap_blocks` in host memory.
 
+        windows: of each group of layers, tokens that one attends to; None for all.
         extra_keys: what decides the contents of blocks besides tokens, for all requests.
         """
         self.pool = pool
         self.enable_prefix_caching = enable_prefix_caching
         self.swap_space = SwapSpace(num_swap_blocks)
-        self._prefixes = PrefixCache(pool, extra_keys, hash_function)
-        self._tables: dict[str, list[int]] = {}
-        self._owners: dict[int, list[str]] = {}
+        self.groups = tuple(
+            BlockTables(pool, window, (*extra_keys, number), hash_function) for number, window in enumerate(windows)
+        )
         self._transfers: list[BlockTransfer] = []
 
     # ---------------------------------------------------------------------------------- counts
@@ -85,8 +131,11 @@ class KVCacheManager:
         """Most blocks that one request can take now."""
         return self.pool.num_free
 
-    def blocks_for(self, num_tokens: int) -> int:
-        """Return how many blocks hold `num_tokens` tokens."""
+    def blocks_for(self, demand: Demand) -> int:
+        """Return how many blocks a request holds at once that nobody shares with it."""
+        return sum(self._blocks(group.tokens_at_once(demand.num_tokens, demand.step_tokens)) for group in self.groups)
+
+    def _blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.pool.block_size)
 
     def blocks_needed(self, request_id: str, num_tokens: int, num_computed_tokens: int = 0) -> int:
@@ -94,26 +143,40 @@ class KVCacheManager:
 
         num_computed_tokens: those it has; where they end in a block that others hold, a copy of it is needed.
         """
-        missing = self.blocks_for(num_tokens) - self.num_blocks_of(request_id)
-        return max(0, missing) + (self._shared_end(request_id, num_computed_tokens) is not None)
+        return sum(group.num_missing(request_id, num_tokens, num_computed_tokens) for group in self.groups)
+
+    def holds(self, request_id: str, num_tokens: int, num_computed_tokens: int = 0) -> bool:
+        """Whether a request has all blocks that it needs for `num_tokens` tokens, and may write into them."""
+        return all(group.is_complete(request_id, num_tokens, num_computed_tokens) for group in self.groups)
 
     def num_blocks_of(self, request_id: str) -> int:
         """Return how many blocks the request holds."""
-        return len(self._tables.get(request_id, ()))
+        return sum(group.num_held(request_id) for group in self.groups)
 
     def num_freed_with(self, request_ids: Iterable[str]) -> int:
         """Return how many blocks get free when these requests let go of theirs."""
-        held = Counter(block_id for request_id in request_ids for block_id in self._tables.get(request_id, ()))
+        ids = tuple(request_ids)
+        held = Counter(block_id for group in self.groups for each in ids for block_id in group.held(each))
         return sum(self.pool.ref_count(block_id) == count for block_id, count in held.items())
 
     def num_shared_tokens(self, request_id: str, num_tokens: int) -> int:
-        """Return how many of the first `num_tokens` tokens lie in full blocks that others hold, too."""
-        full = self._tables.get(request_id, [])[: num_tokens // self.pool.block_size]
-        return sum(self.pool.ref_count(block_id) > 1 for block_id in full) * self.pool.block_size
+        """Return how many of the first `num_tokens` tokens lie in full blocks that others hold, too, in every group."""
+        block_size = self.pool.block_size
+        return (
+            min(
+                sum(block != NO_BLOCK and self.pool.ref_count(block) > 1 for block in table[: num_tokens // block_size])
+                for table in self.block_tables(request_id)
+            )
+            * block_size
+        )
+
+    def block_tables(self, request_id: str) -> tuple[tuple[int, ...], ...]:
+        """Return, for each group of layers, the physical block of each logical block."""
+        return tuple(group.table(request_id) for group in self.groups)
 
     def block_table(self, request_id: str) -> tuple[int, ...]:
-        """Return the physical block of each logical block."""
-        return tuple(self._tables.get(request_id, ()))
+        """Return the table of the first group, which is the only one where all layers attend equally far back."""
+        return self.groups[0].table(request_id)
 
     # -------------------------------------------------------------------------------- look-up
 
@@ -122,38 +185,86 @@ class KVCacheManager:
     ) -> PrefixMatch:
         """Return the beginning of a context that need not be computed: cached, or in host memory. Nothing changes."""
         if not self.enable_prefix_caching:
-            found = PrefixMatch(miss=CacheMiss.DISABLED)
+            found = self._match_of((), CacheMiss.DISABLED)
         elif not may_use_cache:
-            found = PrefixMatch(miss=CacheMiss.BYPASSED)
+            found = self._match_of((), CacheMiss.BYPASSED)
         else:
-            found = self._prefixes.match(request_id, token_ids, cache_salt)
+            found = self._match_cache(request_id, token_ids, cache_salt)
         swapped = self.swap_space.contexts.get(request_id)
-        if swapped is None or swapped.num_tokens <= found.num_tokens:
-            return found
-        rest = swapped.block_ids[len(found.block_ids) :]
-        return replace(found, host_block_ids=rest, num_swapped_tokens=swapped.num_tokens)
+        return found if swapped is None else self._with_swapped(found, swapped)
 
-    def match_fork(self, source_id: str, num_tokens: int, found: PrefixMatch) -> PrefixMatch:
+    def _match_cache(self, request_id: str, token_ids: Sequence[int], cache_salt: str) -> PrefixMatch:
+        """Of the groups, the one that finds least decides."""
+        found = [group.prefixes.match(request_id, token_ids, cache_salt) for group in self.groups]
+        least: Prefix = min(found, key=lambda each: len(each.block_ids))
+        count = len(least.block_ids)
+        return self._match_of([each.block_ids[:count] for each in found], least.miss, least.differs_at)
+
+    def _match_of(
+        self, tables: Sequence[Table], miss: CacheMiss | None = None, differs_at: int | None = None
+    ) -> PrefixMatch:
+        """Drop from the blocks that were found those behind the window."""
+        if not tables or not tables[0]:
+            return PrefixMatch(((),) * len(self.groups), miss=miss, differs_at=differs_at)
+        num_tokens = len(tables[0]) * self.pool.block_size
+        kept: list[Table] = []
+        for group, table in zip(self.groups, tables, strict=True):
+            first = group.first_needed(num_tokens)
+            kept.append((NO_BLOCK,) * first + tuple(table[first:]))
+        num_cached = sum(self.pool.is_cached(block_id) for table in kept for block_id in table)
+        return PrefixMatch(tuple(kept), num_tokens, num_cached, miss, differs_at)
+
+    def _with_swapped(self, found: PrefixMatch, swapped: SwappedContext) -> PrefixMatch:
+        """Append to what is cached what lies in host memory behind it."""
+        if swapped.num_tokens <= found.num_tokens:
+            return found
+        tables, host_tables = [], []
+        for table, places in zip(found.tables, swapped.tables, strict=True):
+            num_gone = sum(place == NO_BLOCK for place in places)
+            # Blocks before one that was not kept are behind the window, too.
+            tables.append(table if num_gone <= len(table) else (NO_BLOCK,) * num_gone)
+            host_tables.append(places[len(tables[-1]) :])
+        num_cached = sum(self.pool.is_cached(block_id) for table in tables for block_id in table)
+        return replace(
+            found,
+            tables=tuple(tables),
+            num_cached_blocks=num_cached,
+            host_tables=tuple(host_tables),
+            num_swapped_tokens=swapped.num_tokens,
+        )
+
+    def match_fork(self, request_id: str, source_id: str, num_tokens: int, found: PrefixMatch) -> PrefixMatch:
         """Return the better of a match and the full blocks that hold the first `num_tokens` tokens of another request.
 
         Both contexts agree in these tokens.
         """
-        block_ids = self.block_table(source_id)[: num_tokens // self.pool.block_size]
-        if not self.shares_blocks or len(block_ids) <= len(found.block_ids):
+        num_blocks = num_tokens // self.pool.block_size
+        if not self.shares_blocks or num_blocks * self.pool.block_size <= found.num_tokens:
             return found
-        num_shared = len(block_ids) * self.pool.block_size
-        better = replace(found, block_ids=block_ids, num_tokens=num_shared, num_cached_blocks=0)
-        rest = found.host_block_ids[len(block_ids) - len(found.block_ids) :]
-        return replace(better, host_block_ids=rest, num_swapped_tokens=found.num_swapped_tokens if rest else 0)
+        tables = [group.prefix_of(source_id, num_blocks) for group in self.groups]
+        whole = [table for table in tables if table is not None]
+        if len(whole) < len(tables):
+            return found
+        better = self._match_of(whole, found.miss, found.differs_at)
+        swapped = self.swap_space.contexts.get(request_id)
+        return better if swapped is None else self._with_swapped(better, swapped)
 
-    def room(self, num_tokens: int, match: PrefixMatch, most_tokens: int = 0) -> Room:
-        """Return what a request without blocks needs to begin with `match` and hold `num_tokens` tokens.
+    def room(self, demand: Demand, match: PrefixMatch) -> Room:
+        """Return what a request without blocks needs to begin with `match` and hold what it demands."""
+        needed = self._needed_to_begin(demand, match)
+        return Room(needed, self.pool.num_free - match.num_cached_blocks, needed + match.num_cached_blocks)
 
-        most_tokens: what it may come to hold, which only a layout without paging looks at.
-        """
-        needed = self.blocks_for(num_tokens) - len(match.block_ids)
-        free = self.pool.num_free - match.num_cached_blocks
-        return Room(needed, free, needed + match.num_cached_blocks)
+    def _needed_to_begin(self, demand: Demand, match: PrefixMatch) -> int:
+        return sum(
+            self._blocks(self._first_tokens(group, demand, match)) - len(table)
+            for group, table in zip(self.groups, match.tables, strict=True)
+        )
+
+    @staticmethod
+    def _first_tokens(group: BlockTables, demand: Demand, match: PrefixMatch) -> int:
+        """Return up to which token a request gets blocks when it begins; with a window, it gets the others later."""
+        known = match.num_known_tokens
+        return min(demand.num_tokens, known + group.tokens_at_once(demand.num_tokens - known, demand.step_tokens))
 
     def claim_after(self, request_ids: Iterable[str]) -> int:
         """Return the most blocks that one request can take once these requests have let go of theirs."""
@@ -165,87 +276,46 @@ class KVCacheManager:
 
     # ----------------------------------------------------------------------------- allocation
 
-    def can_allocate(
-        self, request_id: str, num_tokens: int, match: PrefixMatch | None = None, num_computed_tokens: int = 0
-    ) -> bool:
-        """Whether `allocate` would find room."""
-        match = match or PrefixMatch()
-        needed = self.blocks_needed(request_id, num_tokens, num_computed_tokens) - len(match.block_ids)
-        return needed <= self.pool.num_free - match.num_cached_blocks
+    def begin(self, request_id: str, demand: Demand, match: PrefixMatch) -> bool:
+        """Give a request that starts its first blocks. Return False, unchanged, without room.
 
-    def allocate(
-        self,
-        request_id: str,
-        num_tokens: int,
-        match: PrefixMatch | None = None,
-        *,
-        num_computed_tokens: int = 0,
-        most_tokens: int = 0,
-    ) -> bool:
-        """Grow the table until it holds `num_tokens` tokens. Return False, unchanged, without room.
-
-        Args:
-            request_id: who needs memory.
-            num_tokens: of its context, those to be computed next included.
-            match: what a request without blocks begins with, from `match` just now.
-            num_computed_tokens: those before the first that will be written.
-            most_tokens: what it may come to hold, which only a layout without paging looks at.
+        match: what it begins with, from `match` just now.
         """
-        if match is None and self._holds(request_id, num_tokens, num_computed_tokens):
-            return True  # the usual case of a running request
-        if not self.can_allocate(request_id, num_tokens, match, num_computed_tokens):
+        room = self.room(demand, match)
+        if not room.is_enough:
             return False
-        if match is not None:
-            assert request_id not in self._tables, f"{request_id} holds blocks already"
-            self.pool.share(match.block_ids)
-            self._append(request_id, list(match.block_ids))
-            self._prefixes.begin(request_id, match)
-        shared = self._shared_end(request_id, num_computed_tokens)
-        if shared is not None:
-            self._copy_block(request_id, shared)
-        needed = self.blocks_needed(request_id, num_tokens)
-        if needed:
-            self._append(request_id, self._take(needed))
-        if match is not None:
-            self._swap_in(request_id, match)
+        for group, table in zip(self.groups, match.tables, strict=True):
+            group.begin(request_id, table)
+        for group in self.groups:
+            group.grow(request_id, self._first_tokens(group, demand, match), 0, self._take, self._plan_copy)
+        self._swap_in(request_id, match)
         return True
 
-    def _holds(self, request_id: str, num_tokens: int, num_computed_tokens: int) -> bool:
-        """Whether a request has all the blocks that it needs, and may write into them."""
-        held = len(self._tables.get(request_id, ())) * self.pool.block_size
-        return num_tokens <= held and self._shared_end(request_id, num_computed_tokens) is None
+    def allocate(self, request_id: str, num_tokens: int, num_computed_tokens: int = 0) -> bool:
+        """Grow the tables until they hold `num_tokens` tokens. Return False, unchanged, without room.
+
+        num_computed_tokens: those before the first that will be written.
+        """
+        if self.holds(request_id, num_tokens, num_computed_tokens):
+            return True  # the usual case of a running request
+        if self.blocks_needed(request_id, num_tokens, num_computed_tokens) > self.pool.num_free:
+            return False
+        for group in self.groups:
+            group.grow(request_id, num_tokens, num_computed_tokens, self._take, self._plan_copy)
+        return True
 
     def _take(self, count: int) -> list[int]:
         block_ids = self.pool.allocate(count)
         assert block_ids is not None
         return block_ids
 
-    def _shared_end(self, request_id: str, num_computed_tokens: int) -> int | None:
-        """Return the place of the block that the next token is written into, if others hold it and read it."""
-        block_size = self.pool.block_size
-        if num_computed_tokens % block_size == 0:
-            return None
-        index, table = num_computed_tokens // block_size, self._tables.get(request_id, ())
-        is_shared = index < len(table) and self.pool.ref_count(table[index]) > 1
-        return index if is_shared else None
-
-    def _copy_block(self, request_id: str, index: int) -> None:
-        """Give a request a block of its own in the place of one that it shares."""
-        table = self._tables[request_id]
-        shared, own = table[index], self._take(1)[0]
-        self._plan(TransferKind.COPY, shared, own, request_id)
-        self.pool.set_filled(own, self.pool.num_filled(shared))
-        self._release(request_id, [shared])
-        table[index] = own
-        self._owners[own] = [request_id]
+    def _plan_copy(self, source_id: int, target_id: int, request_id: str) -> None:
+        self._transfers.append(BlockTransfer(TransferKind.COPY, source_id, target_id, request_id))
 
     def fork(self, source_id: str, request_id: str) -> None:
         """Let a request without blocks share all those of another, and what is known of them."""
-        assert request_id not in self._tables, f"{request_id} holds blocks already"
-        block_ids = self._tables[source_id]
-        self.pool.share(block_ids)
-        self._append(request_id, block_ids)
-        self._prefixes.fork(source_id, request_id)
+        for group in self.groups:
+            group.fork(source_id, request_id)
 
     def commit(
         self,
@@ -257,41 +327,52 @@ class KVCacheManager:
     ) -> None:
         """Record that the last `num_new_tokens` of the first `num_computed_tokens` were just written.
 
+        Blocks that fall out of a window by that are given back.
+
         token_ids: of the whole context; with prefix caching, blocks that are full can be found from now on.
         """
-        block_size = self.pool.block_size
-        table = self._tables[request_id]
-        for index in range((num_computed_tokens - num_new_tokens) // block_size, self.blocks_for(num_computed_tokens)):
-            self.pool.set_filled(table[index], min(block_size, num_computed_tokens - index * block_size))
-        if self.enable_prefix_caching:
-            self._prefixes.name(request_id, table, num_computed_tokens // block_size, token_ids, cache_salt)
+        num_full = num_computed_tokens // self.pool.block_size
+        for group in self.groups:
+            group.fill(request_id, num_computed_tokens - num_new_tokens, num_computed_tokens)
+            if self.enable_prefix_caching:
+                group.name(request_id, num_full, token_ids, cache_salt)
+            if group.window is not None:
+                group.release_behind(request_id, num_computed_tokens)
 
     # ------------------------------------------------------------------------------- swapping
+
+    def num_to_swap(self, request_id: str, num_tokens: int) -> int:
+        """Return how many blocks hold a request's first `num_tokens` tokens."""
+        return sum(block_id != NO_BLOCK for table in self._tables_of(request_id, num_tokens) for block_id in table)
+
+    def _tables_of(self, request_id: str, num_tokens: int) -> list[tuple[int, ...]]:
+        return [table[: self._blocks(num_tokens)] for table in self.block_tables(request_id)]
 
     def swap_out(self, request_id: str, num_tokens: int) -> bool:
         """Copy a request's first `num_tokens` tokens to host memory and give back all its blocks.
 
         Returns False, unchanged, without room there.
         """
-        block_ids = self._tables[request_id][: self.blocks_for(num_tokens)]
-        context = self.swap_space.keep(request_id, len(block_ids), num_tokens)
+        tables = self._tables_of(request_id, num_tokens)
+        context = self.swap_space.keep(request_id, tables, num_tokens)
         if context is None:
             return False
-        for block_id, host_id in zip(block_ids, context.block_ids, strict=True):
-            self._plan(TransferKind.SWAP_OUT, block_id, host_id, request_id)
+        for table, places in zip(tables, context.tables, strict=True):
+            for block_id, place in zip(table, places, strict=True):
+                if block_id != NO_BLOCK:
+                    self._transfers.append(BlockTransfer(TransferKind.SWAP_OUT, block_id, place, request_id))
         self.free(request_id)
         return True
 
     def _swap_in(self, request_id: str, match: PrefixMatch) -> None:
         """Copy what lies in host memory behind the cached beginning, and let go of it there."""
-        table, block_size, first = self._tables[request_id], self.pool.block_size, len(match.block_ids)
-        for index, host_id in enumerate(match.host_block_ids, start=first):
-            self._plan(TransferKind.SWAP_IN, host_id, table[index], request_id)
-            self.pool.set_filled(table[index], min(block_size, match.num_swapped_tokens - index * block_size))
+        for group, table, places in zip(self.groups, match.tables, match.host_tables, strict=False):
+            first, own = len(table), group.table(request_id)
+            for place, block_id in zip(places, own[first:], strict=False):
+                self._transfers.append(BlockTransfer(TransferKind.SWAP_IN, place, block_id, request_id))
+            if places:
+                group.fill(request_id, first * self.pool.block_size, match.num_swapped_tokens)
         self.swap_space.give_back(request_id)
-
-    def _plan(self, kind: TransferKind, source_id: int, target_id: int, request_id: str) -> None:
-        self._transfers.append(BlockTransfer(kind, source_id, target_id, request_id))
 
     def take_transfers(self) -> tuple[BlockTransfer, ...]:
         """Return the copies planned since the last call, to be made in this order, and forget them."""
@@ -303,20 +384,12 @@ class KVCacheManager:
 
     def truncate(self, request_id: str, num_tokens: int) -> None:
         """Give back the blocks behind the first `num_tokens` tokens and forget the slots behind them."""
-        table, keep = self._tables[request_id], self.blocks_for(num_tokens)
-        self._prefixes.truncate(request_id, num_tokens // self.pool.block_size)
-        self._release(request_id, table[keep:])
-        del table[keep:]
-        if keep:
-            filled = min(self.pool.num_filled(table[-1]), num_tokens - (keep - 1) * self.pool.block_size)
-            self.pool.set_filled(table[-1], filled)
+        for group in self.groups:
+            group.truncate(request_id, num_tokens)
 
     def free(self, request_id: str) -> int:
         """Give back all blocks of the request; one without blocks is fine. Return how many."""
-        self._prefixes.forget(request_id)
-        table = self._tables.pop(request_id, [])
-        self._release(request_id, table)
-        return len(table)
+        return sum(group.free(request_id) for group in self.groups)
 
     def forget(self, request_id: str) -> None:
         """Give back everything of the request, what lies in host memory included."""
@@ -325,47 +398,38 @@ class KVCacheManager:
 
     def hand_over(self, request_id: str, heir_id: str) -> None:
         """Let everything that a request holds belong to another, which holds nothing."""
-        if request_id in self._tables:
-            self.fork(request_id, heir_id)
-            self.free(request_id)
+        for group in self.groups:
+            if request_id in group:
+                group.fork(request_id, heir_id)
+                group.free(request_id)
         self.swap_space.hand_over(request_id, heir_id)
-
-    def _append(self, request_id: str, block_ids: list[int]) -> None:
-        self._tables.setdefault(request_id, []).extend(block_ids)
-        for block_id in block_ids:
-            self._owners.setdefault(block_id, []).append(request_id)
-
-    def _release(self, request_id: str, block_ids: list[int]) -> None:
-        self.pool.free(block_ids)
-        for block_id in block_ids:
-            owners = self._owners[block_id]
-            owners.remove(request_id)
-            if not owners:
-                del self._owners[block_id]
 
     # ------------------------------------------------------------------------------ inspection
 
     def owners(self, block_id: int) -> tuple[str, ...]:
         """Return the requests whose tables hold the block, oldest holder first."""
-        return tuple(self._owners.get(block_id, ()))
+        for group in self.groups:
+            if owners := group.owners(block_id):
+                return owners
+        return ()
 
     def block_state(self, block_id: int) -> BlockState:
         """Return what a view may know of one physical block."""
-        owners = self.owners(block_id)
         return BlockState(
             block_id=block_id,
             status=self.pool.status(block_id),
             ref_count=self.pool.ref_count(block_id),
             num_filled=self.pool.num_filled(block_id),
-            request_ids=owners,
+            request_ids=self.owners(block_id),
             logical_index=self._logical_index(block_id),
         )
 
     def _logical_index(self, block_id: int) -> int:
-        """Return the block's place in its context, -1 where it has none. All owners agree on it."""
-        owner, key = next(iter(self._owners.get(block_id, ())), None), self.pool.key_of(block_id)
-        if owner is not None:
-            return self._tables[owner].index(block_id)
+        """Return the block's place in its context, -1 where it has none."""
+        for group in self.groups:
+            if group.owners(block_id):
+                return group.logical_index(block_id)
+        key = self.pool.key_of(block_id)
         return -1 if key is None else key.depth
 
     def take_changes(self) -> tuple[BlockState, ...]:
@@ -379,11 +443,10 @@ class KVCacheManager:
 
     def check_integrity(self) -> None:
         """Assert that tables, owners and the pool's reference counts tell the same story."""
-        references = Counter(block_id for table in self._tables.values() for block_id in table)
-        for request_id, table in self._tables.items():
-            assert len(set(table)) == len(table), f"{request_id} holds a block twice: {table}"
-            assert all(request_id in self._owners[block_id] for block_id in table)
-        assert {b: len(owners) for b, owners in self._owners.items()} == dict(references)
-        assert not set(self._tables) & set(self.swap_space.contexts), "a context lies in two places"
+        references: Counter[int] = Counter()
+        for group in self.groups:
+            group.check_integrity()
+            references.update(block_id for request_id in group for block_id in group.held(request_id))
+            assert not set(group) & set(self.swap_space.contexts), "a context lies in two places"
         self.swap_space.check_integrity()
         self.pool.check_integrity(references)

@@ -29,8 +29,8 @@ def resolve_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
 
 
 def kv_block_bytes(model: ModelConfig, block_size: int) -> int:
-    """Return the bytes of one block: keys and values of `block_size` tokens in every layer."""
-    return 2 * model.num_layers * block_size * model.num_kv_heads * model.head_size * 4
+    """Return the bytes of one block: keys and values of `block_size` tokens in every layer of a group."""
+    return 2 * model.layers_per_block * block_size * model.num_kv_heads * model.head_size * 4
 
 
 def resolve_num_blocks(config: EngineConfig, model: ModelConfig) -> int:

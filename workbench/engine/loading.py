@@ -29,6 +29,9 @@ class Loaded:
     core: EngineCore
     ops: Ops
     notices: tuple[str, ...]
+    """What the backend and the model cannot do."""
+    layout_notices: tuple[str, ...] = ()
+    """What the settings of this engine exclude."""
 
 
 def choose_backend(config: EngineConfig) -> tuple[Ops, tuple[str, ...]]:
@@ -80,7 +83,14 @@ def load_engine(
         loaded = load_model(config.model, ops, progress)
         notices += loaded.notices
     progress(LoadProgress("allocating the KV cache", 0, 0))
-    return Loaded(EngineCore(config, loaded, epoch), ops, notices)
+    return Loaded(EngineCore(config, loaded, epoch), ops, notices, layout_notices(config))
+
+
+def layout_notices(config: EngineConfig) -> tuple[str, ...]:
+    """Return what the KV layout does not allow."""
+    if config.kv_layout == "paged":
+        return ()
+    return ("The contiguous layout shares no blocks: the prefix cache and beam search are not active.",)
 
 
 def set_threads(ops: Ops, config: EngineConfig) -> None:

@@ -140,6 +140,8 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int = 0
     max_model_len: int = 0
     vocab_size: int = 0
+    most_context_tokens: int = 0
+    """Most tokens that one request can hold, prompt and answer together: what context and pool allow."""
     num_swap_blocks: int = 0
     """Blocks that the swap space holds, 0 where preemption only recomputes."""
 

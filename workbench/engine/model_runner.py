@@ -55,24 +55,28 @@ class ModelRunner:
     def __init__(
         self, model: CausalLM, config: ModelConfig, num_blocks: int, block_size: int, num_swap_blocks: int = 0
     ) -> None:
-        """Allocate keys and values, float32: all layers in one tensor each, a layer as in `kv_cache_shapes`.
+        """Allocate keys and values, float32, in one tensor each; a layer of it is as in `kv_cache_shapes`.
+
+        Groups of layers share the room: a block belongs to one of them.
 
         As much again for `num_swap_blocks` blocks in host memory.
         """
         self._model = model
         self._vocab_size = config.vocab_size
-        self._num_layer_groups = len(config.layer_groups)
         self._block_size = block_size
         self._device: tuple[torch.Tensor, ...]
         self._host: tuple[torch.Tensor, ...]
         self._device, self._host = (
             tuple(
-                _storage((config.num_layers, *shape))
+                _storage((config.layers_per_block, *shape))
                 for shape in kv_cache_shapes(count, block_size, config.num_kv_heads, config.head_size)
             )
             for count in (num_blocks, num_swap_blocks)
         )
-        self._kv_caches: KVCache = list(zip(*self._device, strict=True))
+        places = {layer: place for group in config.layer_groups for place, layer in enumerate(group.layers)}
+        self._kv_caches: KVCache = [
+            (self._device[0][places[layer]], self._device[1][places[layer]]) for layer in range(config.num_layers)
+        ]
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Make the plan's transfers, compute its tokens, fill their slots and sample where it says so."""
@@ -80,8 +84,7 @@ class ModelRunner:
         if not plan.scheduled:
             return ModelRunnerOutput()
         batch = build_batch(plan, self._block_size)
-        metadata = [batch.metadata] * self._num_layer_groups
-        hidden = self._model.forward(batch.token_ids, metadata, self._kv_caches)
+        hidden = self._model.forward(batch.token_ids, batch.metadata, self._kv_caches)
         prompt_logprobs = self._prompt_logprobs(plan, batch, hidden)
         if not batch.sampled:
             return ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
@@ -157,7 +160,7 @@ class ModelRunner:
     ) -> dict[str, tuple[TokenLogprobs, ...]]:
         """Log-probabilities of the plan's prompt targets, a slice at a time to bound the memory of logits."""
         results: dict[str, tuple[TokenLogprobs, ...]] = {}
-        for item, start in zip(plan.scheduled, batch.metadata.query_start.tolist(), strict=False):
+        for item, start in zip(plan.scheduled, batch.metadata[0].query_start.tolist(), strict=False):
             found: list[TokenLogprobs] = []
             for offset in range(0, len(item.prompt_targets), PROMPT_LOGPROBS_ROWS):
                 targets = item.prompt_targets[offset : offset + PROMPT_LOGPROBS_ROWS]

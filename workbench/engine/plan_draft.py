@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from workbench.engine.request import Request
+from workbench.engine.step_limits import StepLimits
 from workbench.telemetry.records import Decision, Explanation, Reason
 
 
@@ -12,8 +13,7 @@ from workbench.telemetry.records import Decision, Explanation, Reason
 class PlanDraft:
     """Who gets how many tokens so far, and why; `Scheduler.schedule` freezes it."""
 
-    max_num_batched_tokens: int
-    max_num_seqs: int
+    limits: StepLimits
     num_sequences: int
     """Of the requests that run."""
     budget: int = field(init=False)
@@ -26,7 +26,7 @@ class PlanDraft:
     failed: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.budget = self.max_num_batched_tokens
+        self.budget = self.limits.max_num_batched_tokens
 
     def explain(
         self, request: Request, decision: Decision, reason: Reason, cause: Request | None = None, **numbers: int

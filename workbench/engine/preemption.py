@@ -34,7 +34,7 @@ class Preemption:
         """Return whether to swap out a context of `num_tokens` computed tokens, and the figures that decided it."""
         if self.mode == "recompute" or num_tokens == 0:
             return False, {}
-        num_blocks, num_free = self.kv_cache.blocks_for(num_tokens), self.kv_cache.swap_space.num_free
+        num_blocks, num_free = self.kv_cache.num_to_swap(request_id, num_tokens), self.kv_cache.swap_space.num_free
         numbers = {} if self.mode == "swap" else self._estimates(request_id, num_tokens, num_blocks)
         if num_blocks > num_free:
             return False, numbers | {"free_swap_blocks": num_free}

@@ -15,27 +15,14 @@ from workbench.telemetry.records import CacheMiss
 
 
 @dataclass(frozen=True)
-class PrefixMatch:
-    """The beginning of a context that need not be computed: cached blocks, then what lies in host memory."""
+class Prefix:
+    """What a look-up found: blocks in logical order, and why there are no more."""
 
     block_ids: tuple[int, ...] = ()
-    num_tokens: int = 0
-    """Tokens in these blocks."""
-    num_cached_blocks: int = 0
-    """How many of the blocks nobody holds: taking them uses up free blocks."""
     miss: CacheMiss | None = None
-    """Why it is no longer; None when every block that may be shared was found."""
+    """None when every block that may be shared was found."""
     differs_at: int | None = None
     """For `CacheMiss.DIFFERS`: the first position whose token differs from what is cached."""
-    host_block_ids: tuple[int, ...] = ()
-    """Blocks of the swap space that hold what follows."""
-    num_swapped_tokens: int = 0
-    """Tokens of the context up to the end of these, 0 without any."""
-
-    @property
-    def num_known_tokens(self) -> int:
-        """Tokens of the context that need not be computed."""
-        return max(self.num_tokens, self.num_swapped_tokens)
 
 
 class PrefixCache:
@@ -50,7 +37,7 @@ class PrefixCache:
         self._num_named: dict[str, int] = {}
         """Of each request: leading blocks that the pool knows by their key."""
 
-    def match(self, request_id: str, token_ids: Sequence[int], cache_salt: str) -> PrefixMatch:
+    def match(self, request_id: str, token_ids: Sequence[int], cache_salt: str) -> Prefix:
         """Return the longest cached beginning of a context; nothing changes.
 
         The last token is never part of it: it has to be computed for its logits.
@@ -58,29 +45,25 @@ class PrefixCache:
         block_size = self._pool.block_size
         num_usable = (len(token_ids) - 1) // block_size
         if num_usable == 0:
-            return PrefixMatch(miss=CacheMiss.SHORTER_THAN_BLOCK)
+            return Prefix(miss=CacheMiss.SHORTER_THAN_BLOCK)
         block_ids: list[int] = []
         for index in range(num_usable):
             key = self._key(request_id, index, token_ids, cache_salt)
             found = self._pool.find(key)
             if found is None:
-                return self._found(block_ids, *self._explain_miss(key, index * block_size))
+                return Prefix(tuple(block_ids), *self._explain_miss(key, index * block_size))
             block_id, self._chains[request_id][index] = found
             block_ids.append(block_id)
-        return self._found(block_ids)
-
-    def _found(self, block_ids: list[int], miss: CacheMiss | None = None, differs_at: int | None = None) -> PrefixMatch:
-        num_cached = sum(map(self._pool.is_cached, block_ids))
-        return PrefixMatch(tuple(block_ids), len(block_ids) * self._pool.block_size, num_cached, miss, differs_at)
+        return Prefix(tuple(block_ids))
 
     def _explain_miss(self, key: BlockKey, first_position: int) -> tuple[CacheMiss, int | None]:
         if self._pool.was_evicted(key):
             return CacheMiss.EVICTED, None
         return CacheMiss.DIFFERS, first_position + self._pool.common_length(key)
 
-    def begin(self, request_id: str, match: PrefixMatch) -> None:
+    def begin(self, request_id: str, num_blocks: int) -> None:
         """Note that a request begins with blocks that have their names already."""
-        self._num_named[request_id] = len(match.block_ids)
+        self._num_named[request_id] = num_blocks
 
     def name(
         self, request_id: str, table: Sequence[int], num_full: int, token_ids: Sequence[int], cache_salt: str
@@ -89,7 +72,8 @@ class PrefixCache:
         first = self._num_named.get(request_id, 0)
         for index in range(first, num_full):
             key = self._key(request_id, index, token_ids, cache_salt)
-            self._chains[request_id][index] = self._pool.remember(table[index], key)
+            if table[index] >= 0:  # not fallen out of a window before the cache was switched on
+                self._chains[request_id][index] = self._pool.remember(table[index], key)
         self._num_named[request_id] = max(first, num_full)
 
     def _key(self, request_id: str, index: int, token_ids: Sequence[int], cache_salt: str) -> BlockKey:

@@ -147,8 +147,7 @@ class Roster:
         for request in parked:
             assert request.beams is not None or any(request in each.partners for each in (*self.running, *self.waiting))
         for request in self.running:
-            held = self.kv_cache.num_blocks_of(request.request_id)
-            assert self.kv_cache.blocks_for(request.num_computed_tokens) <= held
+            assert self.kv_cache.blocks_needed(request.request_id, request.num_computed_tokens) == 0
             waits = request.beams is not None and request.beams.has_offered(request)
             assert waits or request.num_missing_tokens > 0, f"{request.request_id} runs with nothing to compute"
         self.kv_cache.check_integrity()

@@ -18,17 +18,17 @@ from dataclasses import dataclass, field
 from workbench.engine.admission import Admission
 from workbench.engine.beam_steps import advance_beams, begin_beams
 from workbench.engine.ending import reason_to_end
-from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.kv_cache_manager import Demand, KVCacheManager, PrefixMatch
 from workbench.engine.messages import TokenLogprobs
 from workbench.engine.plan_draft import PlanDraft
 from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.policies.admission import AdmissionPolicy
 from workbench.engine.preemption import Preemption
-from workbench.engine.prefix_cache import PrefixMatch
 from workbench.engine.request import Request
 from workbench.engine.roster import Roster
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.engine.share import share_of
+from workbench.engine.step_limits import StepLimits
 from workbench.errors import KVCacheExhaustedError
 from workbench.telemetry.records import Decision, FinishReason, Reason, RequestStatus
 
@@ -64,12 +64,10 @@ class Scheduler:
         self.kv_cache = kv_cache
         self.policy = policy
         self.preemption = Preemption(kv_cache, preemption_mode)
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_num_seqs = max_num_seqs
-        self.max_model_len = max_model_len
+        self.limits = StepLimits(max_num_batched_tokens, max_num_seqs, max_model_len)
         self.eos_token_ids = frozenset(eos_token_ids)
         self.roster = Roster(kv_cache, policy)
-        self.admission = Admission(self.roster, admission, max_model_len)
+        self.admission = Admission(self.roster, admission, self.limits)
         self._failed_in_plan: list[Request] = []
 
     @property
@@ -108,7 +106,7 @@ class Scheduler:
         """
         self.roster.add(request, partners)
         if request.sampling_params.use_beam_search:
-            begin_beams(request, self.max_model_len, self.eos_token_ids)
+            begin_beams(request, self.limits.max_model_len, self.eos_token_ids)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> tuple[Request, ...]:
         """End a request wherever it stands and free its blocks. Return who ended: nobody for an unknown id.
@@ -147,7 +145,7 @@ class Scheduler:
     def schedule(self, step_id: int) -> SchedulerOutput:
         """Plan one step within the token budget. Allocates blocks, preempts, admits."""
         num_sequences = sum(request.num_sequences for request in self.running)
-        plan = PlanDraft(self.max_num_batched_tokens, self.max_num_seqs, num_sequences)
+        plan = PlanDraft(self.limits, num_sequences)
         self._serve_running(plan)
         self._admit_waiting(plan)
         self._break_standstill(plan)
@@ -155,7 +153,7 @@ class Scheduler:
         return SchedulerOutput(
             step_id=step_id,
             scheduled=tuple(self._share_of(r, plan) for r in self.running if r.request_id in plan.shares),
-            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_batched_tokens=self.limits.max_num_batched_tokens,
             transfers=self.kv_cache.take_transfers(),
             explanations=tuple(plan.explanations),
             num_looked_up_tokens=plan.num_looked_up_tokens,
@@ -179,11 +177,11 @@ class Scheduler:
 
     def _make_room(self, plan: PlanDraft, request: Request, num_tokens: int) -> bool:
         """Allocate blocks for `num_tokens` tokens, preempting until they fit. False: it yielded."""
-        if self.kv_cache.blocks_for(num_tokens) > self.kv_cache.pool.num_blocks:
+        if self.admission.is_too_large(num_tokens):
             self._fail_too_large(plan, request, num_tokens)
             return False
         computed = request.num_computed_tokens
-        while not self.kv_cache.allocate(request.request_id, num_tokens, num_computed_tokens=computed):
+        while not self.kv_cache.allocate(request.request_id, num_tokens, computed):
             needed = self.kv_cache.blocks_needed(request.request_id, num_tokens, computed)
             victim = self.policy.choose_victim(self.running)
             self._preempt(plan, victim, Reason.NO_FREE_BLOCKS, request, needed)
@@ -246,7 +244,8 @@ class Scheduler:
             self._fail_too_large(plan, head, head.num_tokens * head.sampling_params.num_sequences)
 
     def _fail_too_large(self, plan: PlanDraft, request: Request, num_tokens: int) -> None:
-        needed, total = self.kv_cache.blocks_for(num_tokens), self.kv_cache.pool.num_blocks
+        needed = self.kv_cache.blocks_for(Demand(num_tokens, step_tokens=self.limits.max_num_batched_tokens))
+        total = self.kv_cache.pool.num_blocks
         plan.explain(request, Decision.FAILED, Reason.OUTGREW_POOL, needed_blocks=needed, num_blocks=total)
         beams = f" in {request.sampling_params.beam_width} beams" if request.beams is not None else ""
         error = KVCacheExhaustedError(
@@ -272,7 +271,7 @@ class Scheduler:
 
     def _next_to_admit(self, plan: PlanDraft) -> int | None:
         """Return the place in the queue of who can start now; if nobody, the plan says which rule held the head."""
-        while self.waiting and self.kv_cache.blocks_for(self.waiting[0].num_tokens) > self.kv_cache.pool.num_blocks:
+        while self.waiting and self.admission.is_too_large(self.waiting[0].num_tokens):
             self._fail_too_large(plan, self.waiting[0], self.waiting[0].num_tokens)
         if not self.waiting:
             return None
@@ -309,18 +308,18 @@ class Scheduler:
         request = self.waiting[place]
         was_preempted = request.status in (RequestStatus.PREEMPTED, RequestStatus.SWAPPED)
         match = self.admission.match(request)
-        needed, free = self.kv_cache.blocks_for(request.num_tokens), self.kv_cache.num_free_blocks
-        most_tokens = request.most_tokens(self.max_model_len)
-        allocated = self.kv_cache.allocate(request.request_id, request.num_tokens, match, most_tokens=most_tokens)
-        assert allocated
+        demand, free = self.admission.demand(request), self.kv_cache.num_free_blocks
+        needed = self.kv_cache.blocks_for(demand)
+        has_begun = self.kv_cache.begin(request.request_id, demand, match)
+        assert has_begun
         self._begin_at(plan, request, match)
         wanted = request.num_missing_tokens
         tokens = min(wanted, plan.budget)
         numbers = {"needed_blocks": needed, "free_blocks": free, "tokens": tokens}
         if match.num_tokens:
             numbers["cached_tokens"] = match.num_tokens
-        if match.host_block_ids:
-            numbers["swapped_blocks"] = len(match.host_block_ids)
+        if match.num_host_blocks:
+            numbers["swapped_blocks"] = match.num_host_blocks
         if place:
             numbers["overtaken"] = place
         decision = Decision.RESUMED if was_preempted else Decision.ADMITTED
@@ -340,12 +339,12 @@ class Scheduler:
             plan.num_cached_tokens += match.num_tokens
 
     def _explain_budget(self, plan: PlanDraft, request: Request, decision: Decision, tokens: int, wanted: int) -> None:
-        budget = self.max_num_batched_tokens
+        budget = self.limits.max_num_batched_tokens
         plan.explain(request, decision, Reason.TOKEN_BUDGET, tokens=tokens, wanted_tokens=wanted, budget=budget)
 
     def _share_of(self, request: Request, plan: PlanDraft) -> ScheduledRequest:
-        table = self.kv_cache.block_table(request.request_id)
-        return share_of(request, plan.shares[request.request_id], table, self.eos_token_ids)
+        tables = self.kv_cache.block_tables(request.request_id)
+        return share_of(request, plan.shares[request.request_id], tables, self.eos_token_ids)
 
     # -------------------------------------------------------------------------------- update
 
@@ -399,7 +398,7 @@ class Scheduler:
         """Append sampled tokens up to the first that ends the request; return those appended."""
         for count, token_id in enumerate(token_ids, start=1):
             request.token_ids.append(token_id)
-            request.finish_reason = reason_to_end(request, token_id, self.eos_token_ids, self.max_model_len)
+            request.finish_reason = reason_to_end(request, token_id, self.eos_token_ids, self.limits.max_model_len)
             if request.finish_reason is not None:
                 return token_ids[:count]
         return token_ids

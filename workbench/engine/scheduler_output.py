@@ -33,8 +33,9 @@ class ScheduledRequest:
     """Tokens to compute, in order."""
     start_position: int
     """Position of the first of them: what was computed before."""
-    block_table: tuple[int, ...]
-    """Physical blocks that hold the context up to and including these tokens."""
+    block_tables: tuple[tuple[int, ...], ...]
+    """Of each group of layers: physical blocks that hold the context up to and including these tokens, -1 where they
+    are behind the window."""
     is_prefill: bool
     """Whether these are prompt tokens (or recomputed context), not the one last sampled."""
     sampling_params: SamplingParams

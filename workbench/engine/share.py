@@ -11,7 +11,7 @@ from workbench.engine.scheduler_output import Draw, ScheduledRequest
 
 
 def share_of(
-    request: Request, num_tokens: int, block_table: tuple[int, ...], eos_token_ids: Iterable[int]
+    request: Request, num_tokens: int, block_tables: tuple[tuple[int, ...], ...], eos_token_ids: Iterable[int]
 ) -> ScheduledRequest:
     """Return the plan's entry for the next `num_tokens` tokens of a request, which are known ones."""
     start = request.num_computed_tokens
@@ -21,7 +21,7 @@ def share_of(
         request_id=request.request_id,
         token_ids=tuple(request.token_ids[start:end]),
         start_position=start,
-        block_table=block_table,
+        block_tables=block_tables,
         is_prefill=end - start > 1 or request.num_output_tokens == 0 or end < request.num_tokens,
         sampling_params=request.sampling_params,
         output_position=request.num_output_tokens,

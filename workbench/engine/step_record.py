@@ -97,7 +97,7 @@ def _request_states(
             family=request.family,
             num_sequences=request.num_sequences,
             priority=request.priority,
-            most_tokens=request.most_tokens(scheduler.max_model_len),
+            most_tokens=request.most_tokens(scheduler.limits.max_model_len),
         )
         for request in requests
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -10,10 +10,15 @@ from dataclasses import dataclass
 class SwappedContext:
     """Where a request's context lies in host memory."""
 
-    block_ids: tuple[int, ...]
-    """Of the swap space, in logical order."""
+    tables: tuple[tuple[int, ...], ...]
+    """Of each group of layers: blocks of the swap space in logical order, -1 where none was needed any more."""
     num_tokens: int
-    """Tokens whose keys and values they hold."""
+    """Tokens of the context, from its beginning."""
+
+    @property
+    def block_ids(self) -> list[int]:
+        """All its blocks of the swap space."""
+        return [block_id for table in self.tables for block_id in table if block_id >= 0]
 
 
 class SwapSpace:
@@ -39,13 +44,13 @@ class SwapSpace:
         """Return how many blocks hold a request's context, 0 when it lies elsewhere."""
         return len(self._contexts[request_id].block_ids) if request_id in self._contexts else 0
 
-    def keep(self, request_id: str, num_blocks: int, num_tokens: int) -> SwappedContext | None:
-        """Make room for a context, all or nothing. Return where it goes, or None without room."""
+    def keep(self, request_id: str, tables: Sequence[Sequence[int]], num_tokens: int) -> SwappedContext | None:
+        """Make room for the blocks of these tables, all or nothing. Return where they go, or None without room."""
         assert request_id not in self._contexts, f"{request_id} lies in the swap space already"
-        if num_blocks > self.num_free:
+        if sum(block_id >= 0 for table in tables for block_id in table) > self.num_free:
             return None
-        context = SwappedContext(tuple(self._free.pop() for _ in range(num_blocks)), num_tokens)
-        self._contexts[request_id] = context
+        places = tuple(tuple(self._free.pop() if block_id >= 0 else -1 for block_id in table) for table in tables)
+        context = self._contexts[request_id] = SwappedContext(places, num_tokens)
         return context
 
     def give_back(self, request_id: str) -> None:

@@ -228,7 +228,7 @@ class EngineWorker:
             source_format=model.source_format,
             dtype=core.config.dtype,
             backend=loaded.ops.describe(),
-            notices=loaded.notices,
+            notices=(*loaded.notices, *loaded.layout_notices),
             epoch=core.epoch,
             num_blocks=core.num_blocks,
             block_size=core.config.block_size,
@@ -237,6 +237,7 @@ class EngineWorker:
             weight_bytes=model.weight_bytes,
             max_model_len=core.max_model_len,
             vocab_size=model.config.vocab_size,
+            most_context_tokens=core.most_context_tokens,
             num_swap_blocks=core.num_swap_blocks,
         )
         self._publish(self._status)

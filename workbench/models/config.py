@@ -51,9 +51,21 @@ class ModelConfig:
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
-        """The layers by window, in order of first appearance; one group where all are alike."""
+        """The layers by window, in order of first appearance; one group where all are alike.
+
+        A KV block holds the layers of one group, so groups are cut to the size of the smallest: then a block
+        of any group needs the same room, and they share one pool (as vLLM does).
+        """
         windows = self.sliding_windows or (None,) * self.num_layers
+        alike = [[n for n in range(self.num_layers) if windows[n] == window] for window in dict.fromkeys(windows)]
+        size = min(map(len, alike))
         return tuple(
-            LayerGroup(window, tuple(layer for layer in range(self.num_layers) if windows[layer] == window))
-            for window in dict.fromkeys(windows)
+            LayerGroup(windows[layers[0]], tuple(layers[start : start + size]))
+            for layers in alike
+            for start in range(0, len(layers), size)
         )
+
+    @property
+    def layers_per_block(self) -> int:
+        """Layers whose keys and values one KV block holds."""
+        return len(self.layer_groups[0].layers)
