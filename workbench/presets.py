@@ -38,6 +38,11 @@ SAMPLING_FIELDS: Final = (
     "bad_words",
     "logit_bias",
     "ignore_eos",
+    "n",
+    "use_beam_search",
+    "beam_width",
+    "length_penalty",
+    "early_stopping",
 )
 """Sampling settings that a preset may give: those that the page shows, in its order."""
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import gradio as gr
 import pytest
 
 from tests.ui.scripted_service import OneTokenPerCharacter
 from workbench.errors import EngineStoppedError, InvalidSamplingParamsError
 from workbench.sampling_params import SamplingParams
-from workbench.ui.sampling_form import FIELDS, form_values, kept_form, logit_bias, sampling_params
+from workbench.ui.sampling_form import (
+    FIELDS,
+    FORM_VERSION,
+    form_values,
+    kept_form,
+    logit_bias,
+    priority_of,
+    sampling_params,
+)
 
 NEUTRAL = {
     "temperature": 0.7,
@@ -26,6 +35,12 @@ NEUTRAL = {
     "bad_words": "",
     "logit_bias": "",
     "ignore_eos": False,
+    "n": 1,
+    "use_beam_search": False,
+    "beam_width": 4,
+    "length_penalty": 1,
+    "early_stopping": "no",
+    "priority": 0,
 }
 
 
@@ -51,6 +66,10 @@ def test_form_values_become_parameters_field_by_field():
         bad_words="one\ntwo words",
         logit_bias="7: -5",
         ignore_eos=True,
+        n=3.0,
+        beam_width=5.0,
+        length_penalty=0.5,
+        early_stopping="never",
     )
     assert params == SamplingParams(
         temperature=0.7,
@@ -67,7 +86,27 @@ def test_form_values_become_parameters_field_by_field():
         bad_words=("one", "two words"),
         logit_bias={7: -5.0},
         ignore_eos=True,
+        n=3,
+        beam_width=5,
+        length_penalty=0.5,
+        early_stopping="never",
     )
+
+
+def test_form_asks_for_beams():
+    params = read(n=2, use_beam_search=True, beam_width=2.0, early_stopping="yes")
+    assert (params.n, params.use_beam_search, params.beam_width, params.early_stopping) == (2, True, 2, True)
+
+
+@pytest.mark.parametrize(("typed", "priority"), [(None, 0), (0, 0), (-3.0, -3), (7, 7)])
+def test_form_gives_the_priority_beside_the_parameters(typed: float | None, priority: int):
+    values = [(NEUTRAL | {"priority": typed})[name] for name in FIELDS]
+    assert priority_of(values) == priority
+
+
+def test_form_refuses_a_priority_that_is_not_whole():
+    with pytest.raises(InvalidSamplingParamsError, match=r"priority=0\.5 is not valid: give a whole number"):
+        priority_of([(NEUTRAL | {"priority": 0.5})[name] for name in FIELDS])
 
 
 def test_form_left_alone_changes_nothing():
@@ -87,6 +126,11 @@ def test_form_left_alone_changes_nothing():
         ({"min_p": 1.5}, "min_p=1.5"),
         ({"presence_penalty": 3}, "presence_penalty=3"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens=9 is not valid: give at most max_tokens, which is 8"),
+        ({"n": None}, "n is empty"),
+        ({"n": 3, "use_beam_search": True, "beam_width": 2}, "n=3 is not valid: give at most beam_width, which is 2"),
+        ({"use_beam_search": True, "stop": "###"}, "beam search has no stop"),
+        ({"early_stopping": "sometimes"}, "early_stopping='sometimes'"),
+        ({"early_stopping": None}, "early_stopping=None"),
         ({"logit_bias": "7: 101"}, "logit_bias={7: 101.0} is not valid"),
     ],
 )
@@ -142,6 +186,8 @@ def test_logit_bias_asks_for_the_tokenizer_only_to_look_up_a_text():
     [
         SamplingParams(max_tokens=None),
         SamplingParams(temperature=0.5, seed=3, stop=("a", "b"), bad_words="c", logit_bias={5: -2.5}, min_tokens=2),
+        SamplingParams(n=2, use_beam_search=True, beam_width=3, length_penalty=-1.0, early_stopping="never"),
+        SamplingParams(early_stopping=True),
     ],
 )
 def test_form_shows_parameters_so_that_they_are_read_back(params: SamplingParams):
@@ -149,13 +195,17 @@ def test_form_shows_parameters_so_that_they_are_read_back(params: SamplingParams
 
 
 def test_form_kept_by_the_browser_is_taken_back_only_when_it_fits():
-    values = [*form_values(SamplingParams(temperature=0.5)), "be brief"]
-    assert kept_form({"version": 1, "values": values}) == values
+    values = [*form_values(SamplingParams(temperature=0.5))[:-1], 2, "be brief"]
+    assert kept_form({"version": FORM_VERSION, "values": values}) == values
     others: list[Any] = [
         None,
         [],
-        {"version": 0, "values": values},
-        {"version": 1, "values": values[:-1]},
-        {"version": 1},
+        {"version": FORM_VERSION - 1, "values": values},
+        {"version": FORM_VERSION, "values": values[:-1]},
+        {"version": FORM_VERSION},
     ]
     assert [kept_form(other) for other in others] == [None] * 5
+
+
+def test_form_shows_parameters_and_leaves_the_visitors_priority_alone():
+    assert dict(zip(FIELDS, form_values(SamplingParams()), strict=True))["priority"] == gr.skip()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import gradio as gr
 
 from workbench.sampling_params import SamplingParams
-from workbench.ui.sampling_form import FIELDS, form_values
+from workbench.ui.sampling_form import EARLY_STOPPING, FIELDS, form_values
+
+MAX_ANSWERS: Final = 4
+"""Most answers to one message: columns that a page has room for."""
 
 
 def build_sampling_controls(params: SamplingParams) -> tuple[list[gr.components.Component], gr.Textbox]:
@@ -44,6 +47,13 @@ def _usual_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component]
 
 def _advanced_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
     return {
+        **_answer_controls(shown),
+        "priority": _whole_number(
+            0,
+            "Priority",
+            "wb-priority",
+            info="Of your requests: lower runs first. It matters where the engine's policy is Priority.",
+        ),
         "repetition_penalty": _slider(
             0.5,
             2,
@@ -90,12 +100,54 @@ def _advanced_controls(shown: dict[str, Any]) -> dict[str, gr.components.Compone
             "Added to the score of one token, from -100 (never) to 100 (always). A space before the token counts.",
             lines=6,
         ),
-        "ignore_eos": gr.Checkbox(
+        "ignore_eos": _check(
             shown["ignore_eos"],
-            label="Ignore end of text",
-            info="The answer goes on past the model's own end, up to max tokens or a stop text.",
-            elem_classes="wb-check wb-full",
-            elem_id="wb-ignore-eos",
+            "Ignore end of text",
+            "The answer goes on past the model's own end, up to max tokens or a stop text.",
+            "wb-ignore-eos",
+        ),
+    }
+
+
+def _answer_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
+    """How many answers there are, and beam search, which looks for the most likely ones."""
+    return {
+        "n": gr.Radio(
+            [(str(count), count) for count in range(1, MAX_ANSWERS + 1)],
+            value=shown["n"],
+            label="Answers",
+            info="Side by side, above the blocks of their prompt, which they share. "
+            "At temperature 0 all answers are the same.",
+            elem_classes=["wb-choice", "wb-full"],
+            elem_id="wb-n",
+        ),
+        "use_beam_search": _check(
+            shown["use_beam_search"],
+            "Beam search",
+            "Follows the most likely continuations at once and shows the best of them, with their scores, at the end. "
+            "Nothing is drawn at random.",
+            "wb-use-beam-search",
+        ),
+        "beam_width": _slider(
+            2, 8, 1, shown["beam_width"], "Beams", "Continuations that beam search follows at once.", "wb-beam-width"
+        ),
+        "length_penalty": _slider(
+            -2,
+            2,
+            0.1,
+            shown["length_penalty"],
+            "Length penalty",
+            "Of beams: the higher, the more longer answers gain. 1 compares log-probabilities per token, 0 their sums.",
+            "wb-length-penalty",
+        ),
+        "early_stopping": gr.Dropdown(
+            [(name.capitalize(), name) for name in EARLY_STOPPING],
+            value=shown["early_stopping"],
+            label="Stop early",
+            info="Yes: once there are as many complete answers as beams. No: once no beam can become better at its "
+            "present length. Never: once none can at any length.",
+            elem_classes="wb-field wb-full",
+            elem_id="wb-early-stopping",
             min_width=0,
         ),
     }
@@ -108,6 +160,10 @@ def _slider(
     return gr.Slider(
         low, high, value, step=step, label=label, info=info, elem_classes=css, elem_id=elem_id, min_width=0
     )
+
+
+def _check(value: Any, label: str, info: str, elem_id: str) -> gr.Checkbox:
+    return gr.Checkbox(value, label=label, info=info, elem_classes="wb-check wb-full", elem_id=elem_id, min_width=0)
 
 
 def _whole_number(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
+import gradio as gr
+
 from workbench.errors import InvalidSamplingParamsError
 from workbench.presets import SAMPLING_FIELDS
 from workbench.sampling_params import SamplingParams
 
-FIELDS: Final = SAMPLING_FIELDS
-"""Names of the form's fields, in the order of its controls."""
-FORM_VERSION: Final = 1
+FIELDS: Final = (*SAMPLING_FIELDS, "priority")
+"""Names of the form's fields, in the order of its controls. The priority belongs to the visitor's requests; it is no
+sampling parameter, and no preset gives it."""
+FORM_VERSION: Final = 2
 """Raised when the fields change, so that what a browser kept of other fields is left alone."""
 
 NUMBERS: Final = (
@@ -22,8 +25,13 @@ NUMBERS: Final = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "n",
+    "beam_width",
+    "length_penalty",
 )
 """Fields that must hold a number; in the others, empty means none."""
+EARLY_STOPPING: Final[Mapping[str, bool | str]] = {"no": False, "yes": True, "never": "never"}
+"""What the form calls the values of `early_stopping`."""
 
 
 class Encoder(Protocol):
@@ -64,12 +72,26 @@ def sampling_params(values: Sequence[Any], tokenizer: Callable[[], Encoder]) -> 
         bad_words=_lines(given["bad_words"]),
         logit_bias=logit_bias(given["logit_bias"], tokenizer),
         ignore_eos=bool(given["ignore_eos"]),
+        n=_whole("n", number["n"]),
+        use_beam_search=bool(given["use_beam_search"]),
+        beam_width=_whole("beam_width", number["beam_width"]),
+        length_penalty=number["length_penalty"],
+        early_stopping=EARLY_STOPPING.get(given["early_stopping"], given["early_stopping"]),
     )
 
 
+def priority_of(values: Sequence[Any]) -> int:
+    """Return the priority of the visitor's requests, from the form's values; lower runs first, empty means 0.
+
+    Raises:
+        InvalidSamplingParamsError: it is not a whole number.
+    """
+    return _whole("priority", as_mapping(values)["priority"]) or 0
+
+
 def form_values(params: SamplingParams) -> list[Any]:
-    """Return what the form shows for `params`, in the order of `FIELDS`."""
-    shown = {name: getattr(params, name) for name in FIELDS}
+    """Return what the form shows for `params`, in the order of `FIELDS`; the visitor's priority stays what it is."""
+    shown = {name: getattr(params, name) for name in SAMPLING_FIELDS}
     return list(
         (
             shown
@@ -79,6 +101,8 @@ def form_values(params: SamplingParams) -> list[Any]:
                 "stop": "\n".join(params.stop_texts),
                 "bad_words": "\n".join(params.bad_texts),
                 "logit_bias": "\n".join(f"{token_id}: {value:g}" for token_id, value in params.logit_bias.items()),
+                "early_stopping": next(k for k, value in EARLY_STOPPING.items() if value == params.early_stopping),
+                "priority": gr.skip(),
             }
         ).values()
     )
