@@ -281,7 +281,7 @@ def test_preemption_is_seen_in_the_answer_and_in_the_block_map(chat: Any):
         expect(page.locator("#wb-compact-map .wb-phase .wb-on")).to_have_text("preempted")
         expect(page.locator(".bot-row")).to_contain_text("preempted")
         page.get_by_role("tab", name="Blocks").click()
-        page.locator("#wb-block-map .wb-chip", has_text="you").click()
+        page.locator("#wb-block-map .wb-chip", has_text="you").first.click()
         expect(page.locator("#wb-block-map [data-part=requestRows]")).to_contain_text("once")
         page.get_by_role("tab", name="Chat").click()
     expect(finish_reason(page)).to_have_text("length")
@@ -294,7 +294,7 @@ def held_when(service: EngineService, is_so: Callable[[RequestState], bool]) -> 
     holding: list[Pause] = []
 
     def look(record: StepRecord) -> None:  # in the engine thread, which must not wait for itself
-        newest = max(record.requests, key=lambda state: int(state.request_id[1:]), default=None)
+        newest = max(record.requests, key=lambda state: int(state.request_id[1:].partition(".")[0]), default=None)
         if newest is not None and not holding and is_so(newest):
             holding.append(Pause(True, Future()))
             service._put(holding[0])
@@ -371,7 +371,7 @@ def test_second_turn_finds_the_first_in_the_cache_and_says_so(chat: tuple[Engine
     ask_and_wait(page, "And then?", answers=2)
 
     text = page.locator(".wb-foot").last.inner_text()
-    found = re.search(r"\((\d+) cached\)", text)
+    found = re.search(r"\((\d+) cached\b", text)
     assert found, text
     # Full blocks of 16, except that a decoder may fuse the answer's last tokens with what follows.
     assert length_of_first - 32 <= int(found[1]) <= length_of_first, (first, text)
@@ -388,6 +388,7 @@ def test_prefix_cache_is_switched_off_and_on_without_a_reload(chat: tuple[Engine
     ask_and_wait(page, LONG, answers=1)
     ask_and_wait(page, "And then?", answers=2)
     expect(page.locator(".wb-foot").last).not_to_contain_text("cached")
+    expect(page.locator(".wb-foot").last).to_contain_text("(prefix cache off)")
 
     page.check("#wb-enable-prefix-caching input")
     page.click("#wb-apply")

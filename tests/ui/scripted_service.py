@@ -6,15 +6,22 @@ It is no oracle of the engine: tests of the engine's own behaviour use the real 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from workbench.config import EngineConfig
-from workbench.engine.messages import Event, RequestFinished, ServiceState, ServiceStatus, TokenEvent
+from workbench.engine.messages import Event, RequestFinished, ServiceState, ServiceStatus, TokenEvent, answer_id
 from workbench.engine.streams import EventStream
 from workbench.errors import WorkbenchError
 from workbench.sampling_params import SamplingParams
-from workbench.telemetry.records import FinishReason, RequestMetrics, RequestState, RequestStatus, StepRecord
+from workbench.telemetry.recorder import Recorder
+from workbench.telemetry.records import (
+    Explanation,
+    FinishReason,
+    RequestMetrics,
+    RequestState,
+    RequestStatus,
+    StepRecord,
+)
 
 
 class OneTokenPerCharacter:
@@ -40,9 +47,10 @@ class ScriptedService:
             max_model_len=max_model_len,
         )
         self.tokenizer = OneTokenPerCharacter()
-        self.recorder: Any = SimpleNamespace(latest=None)
+        self.recorder = Recorder()
         self.prompts: dict[str, tuple[int, ...]] = {}
         self.params: dict[str, SamplingParams] = {}
+        self.priorities: dict[str, int] = {}
         self.listeners: dict[str, Callable[[Event], None]] = {}
         self.aborted: list[str] = []
         self.refusal: WorkbenchError | None = None
@@ -55,15 +63,21 @@ class ScriptedService:
         params: SamplingParams,
         on_event: Callable[[Event], None],
         request_id: str | None = None,
+        priority: int = 0,
     ) -> str:
         if self.refusal is not None:
             raise self.refusal
         name = request_id or f"r{len(self.prompts) + 1}"
         self.prompts[name], self.params[name], self.listeners[name] = tuple(prompt), params, on_event
+        self.priorities[name] = priority
         return name
 
-    def stream(self, prompt: Sequence[int], params: SamplingParams, request_id: str | None = None) -> EventStream:
-        return EventStream(lambda listen: self.submit(prompt, params, listen, request_id), self.abort)
+    def stream(
+        self, prompt: Sequence[int], params: SamplingParams, request_id: str | None = None, priority: int = 0
+    ) -> EventStream:
+        return EventStream(
+            lambda listen: self.submit(prompt, params, listen, request_id, priority), self.abort, num_answers=params.n
+        )
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
@@ -83,17 +97,27 @@ class ScriptedService:
 
     # ---------------------------------------------------------------- what the engine would send
 
-    def token(self, request_id: str, text: str, num_output_tokens: int) -> None:
-        self.listeners[request_id](TokenEvent(request_id, 1, (7,), text, num_output_tokens))
+    def token(self, request_id: str, text: str, num_output_tokens: int, index: int = 0) -> None:
+        name = answer_id(request_id, index)
+        self.listeners[request_id](TokenEvent(name, 1, (7,), text, num_output_tokens, index=index))
 
-    def finish(self, request_id: str, reason: FinishReason = FinishReason.STOP, text: str = "", **extra: Any) -> None:
-        self.listeners[request_id](RequestFinished(request_id, reason, text, METRICS, **extra))
+    def finish(
+        self,
+        request_id: str,
+        reason: FinishReason = FinishReason.STOP,
+        text: str = "",
+        index: int = 0,
+        **extra: Any,
+    ) -> None:
+        name = answer_id(request_id, index)
+        self.listeners[request_id](RequestFinished(name, reason, text, METRICS, index=index, **extra))
 
-    def record(self, *states: RequestState) -> None:
-        """Make `states` the newest record, in queue order."""
+    def record(self, *states: RequestState, explanations: tuple[Explanation, ...] = (), epoch: int = 0) -> None:
+        """Record a step after which the requests stand as `states` say, in queue order."""
+        newest = self.recorder.latest
         running = sum(state.status is RequestStatus.RUNNING for state in states)
-        self.recorder.latest = StepRecord(
-            step_id=1,
+        step = StepRecord(
+            step_id=newest.step_id + 1 if newest is not None and newest.epoch == epoch else 1,
             started_s=0.0,
             schedule_s=0.0,
             execute_s=0.0,
@@ -110,8 +134,10 @@ class ScriptedService:
             num_cached_blocks=0,
             requests=states,
             block_changes=(),
-            explanations=(),
+            explanations=explanations,
+            epoch=epoch,
         )
+        self.recorder.record(step)
 
 
 METRICS = RequestMetrics(
@@ -128,7 +154,7 @@ METRICS = RequestMetrics(
 )
 
 
-def request_state(request_id: str, status: RequestStatus = RequestStatus.RUNNING, **values: int | bool) -> RequestState:
+def request_state(request_id: str, status: RequestStatus = RequestStatus.RUNNING, **values: Any) -> RequestState:
     """A request with 512 of 2,048 prompt tokens computed, unless said otherwise."""
     fields: dict[str, Any] = {
         "num_prompt_tokens": 2048,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.ui.scripted_service import ScriptedService
 from workbench.config import EngineConfig
+from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import FinishReason
 from workbench.ui.turns import (
+    Answer,
+    AnswerSettings,
     AnswerStats,
     ChatError,
     Turn,
     chat_messages,
     context_full_note,
     drop_oldest_turns,
+    with_chosen_answer,
     with_edited_message,
     without_last_answer,
 )
@@ -104,3 +109,47 @@ def test_full_context_offers_to_drop_turns_only_where_there_are_older_ones():
 def test_context_is_limited_by_the_pool_when_that_is_smaller():
     service: Any = ScriptedService(EngineConfig(num_blocks=2, block_size=16), max_model_len=100)
     assert "32 of 32 tokens" in context_full_note(service, (Turn("user", "a"), ended(30, 2, FinishReason.LENGTH)))
+
+
+# ---------------------------------------------------------------------------- several answers
+
+STATS = tuple(AnswerStats(num_output_tokens=count) for count in (1, 2))
+ANSWERS = (Answer("A", STATS[0]), Answer("B", STATS[1], ChatError("boom")))
+SETTINGS = AnswerSettings("m", "", SamplingParams(n=2))
+BOTH = replace(Turn.of_answers(ANSWERS), settings=SETTINGS)
+
+
+def test_turn_of_several_answers_speaks_for_the_chosen_one():
+    assert (BOTH.text, BOTH.stats, BOTH.error, BOTH.chosen) == ("A", STATS[0], None, 0)
+    second = BOTH.choosing(1)
+    assert (second.text, second.stats, second.error, second.chosen) == ("B", STATS[1], ChatError("boom"), 1)
+    assert (second.answers, second.settings) == (ANSWERS, SETTINGS)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_turn_keeps_its_answer_when_the_chosen_one_does_not_exist(index: int):
+    assert BOTH.choosing(index) == BOTH
+
+
+def test_turn_of_one_answer_is_a_plain_turn():
+    assert Turn.of_answers(ANSWERS[:1]) == Turn("assistant", "A", STATS[0])
+    assert Turn("assistant", "A").choosing(0) == Turn("assistant", "A")
+
+
+def test_chosen_answer_is_what_the_next_prompt_contains():
+    chosen = with_chosen_answer((Turn("user", "a"), BOTH), 1, 1)
+    assert chat_messages((*chosen, Turn("user", "b")), "")[1] == {"role": "assistant", "content": "B"}
+
+
+@pytest.mark.parametrize("index", [-1, 0, 1, 4])
+def test_answer_is_chosen_in_the_last_turn_only(index: int):
+    conversation = (Turn("user", "a"), BOTH, Turn("user", "b"), BOTH)
+    assert with_chosen_answer(conversation, index, 1) == conversation
+    assert with_chosen_answer((), index, 1) == ()
+
+
+def test_answers_and_beams_have_names():
+    beams = tuple(Answer("x", AnswerStats(beam_score=score)) for score in (-0.416, 0.5))
+    turn = Turn.of_answers(beams)
+    assert [BOTH.label(index) for index in range(2)] == ["Answer 1 of 2", "Answer 2 of 2"]
+    assert [turn.label(index) for index in range(2)] == ["Beam 1 · score −0.42", "Beam 2 · score 0.50"]

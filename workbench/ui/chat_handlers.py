@@ -7,7 +7,7 @@ the engine's request, whatever it was waiting for.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,11 +20,12 @@ from workbench.telemetry.records import FinishReason
 from workbench.ui import markup
 from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.background import BackgroundLoad
-from workbench.ui.chat_session import AnswerUpdate, Phase, stream_answer
+from workbench.ui.chat_session import NOTHING_YET, stream_answer
 from workbench.ui.chat_widgets import ChatWidgets
 from workbench.ui.conversations import Conversations
 from workbench.ui.notes import note
-from workbench.ui.sampling_form import as_mapping, sampling_params
+from workbench.ui.phases import Phase
+from workbench.ui.sampling_form import as_mapping, priority_of, sampling_params
 from workbench.ui.transcript import take_away
 from workbench.ui.turns import (
     AnswerSettings,
@@ -35,6 +36,7 @@ from workbench.ui.turns import (
     context_full_note,
     drop_oldest_turns,
     num_questions,
+    with_chosen_answer,
     with_edited_message,
     without_last_answer,
 )
@@ -82,6 +84,21 @@ class ChatHandlers:
         if not is_known or self.turns.is_busy(session):
             return {self.widgets.message: gr.skip()}
         return {self.widgets.message: conversation[index].text, **self.widgets.editing(index, conversation)}
+
+    async def choose(self, request: gr.Request, event: gr.EventData) -> dict[Any, Any]:
+        """Go on with another one of the last turn's answers."""
+        session = _session(request)
+        conversation = self.conversations.of(session)
+        chosen = with_chosen_answer(conversation, int(event.index), int(event.answer))
+        if chosen == conversation or self.turns.is_busy(session):
+            return {self.widgets.tools: gr.skip()}
+        self.conversations.keep(session, chosen)
+        full = context_full_note(self.service, chosen)
+        return {
+            self.widgets.chatbot: self._messages(chosen),
+            self.widgets.tools: take_away(self.service, chosen),
+            **self.widgets.full_context(num_questions(chosen), full),
+        }
 
     async def cancel_edit(self) -> dict[Any, Any]:
         """Leave the conversation as it is."""
@@ -134,12 +151,12 @@ class ChatHandlers:
         taken = take_away(self.service, asked)
         yield {**self.widgets.busy(), self.widgets.tools: taken, self.widgets.chatbot: self._messages(asked)}
         try:
-            params = sampling_params(sampling, lambda: self.service.tokenizer)
+            params, priority = sampling_params(sampling, lambda: self.service.tokenizer), priority_of(sampling)
         except WorkbenchError as error:
             stats = AnswerStats(finish_reason=FinishReason.ERROR)
             yield self._end(session, asked, Turn("assistant", "", stats, ChatError(str(error))))
             return
-        wanted = AnswerSettings(self.service.status.model_name, system_prompt.strip(), params)
+        wanted = AnswerSettings(self.service.status.model_name, system_prompt.strip(), params, priority)
         async with aclosing(self._stream(session, asked, wanted)) as changes:
             async for change in changes:
                 yield change
@@ -147,15 +164,15 @@ class ChatHandlers:
     async def _stream(self, session: str, asked: Conversation, wanted: AnswerSettings) -> Changes:
         turn = self.turns.start(session)
         earlier = self._messages(asked)
-        last = AnswerUpdate(None, "", Phase.queued(), AnswerStats())
+        last = NOTHING_YET
         try:
-            async with aclosing(stream_answer(self.service, asked, wanted.system_prompt, wanted.params)) as updates:
+            async with aclosing(stream_answer(self.service, asked, wanted)) as updates:
                 async for update in updates:
                     turn.request_id, last = update.request_id, update
                     if update.is_final or (turn.is_stopped and update.request_id is None):
                         break
                     yield {
-                        self.widgets.chatbot: [*earlier, self._message(update.turn, update.phase)],
+                        self.widgets.chatbot: [*earlier, self._message(update.turn, update.phases)],
                         self.widgets.request_map: update.request_id,
                     }
         finally:
@@ -177,12 +194,14 @@ class ChatHandlers:
         }
 
     def _messages(self, conversation: Conversation) -> list[dict[str, str]]:
-        return [self._message(turn) for turn in conversation]
+        """The messages between two answers: of the last turn, another answer can be chosen."""
+        last = len(conversation) - 1
+        return [self._message(turn, can_choose=index == last) for index, turn in enumerate(conversation)]
 
-    def _message(self, turn: Turn, phase: Phase | None = None) -> dict[str, str]:
+    def _message(self, turn: Turn, phases: Sequence[Phase] = (), *, can_choose: bool = False) -> dict[str, str]:
         if turn.role == "user":
             return {"role": "user", "content": markup.user_message(turn)}
-        content = markup.assistant_message(turn, self.service.status.model_name, phase)
+        content = markup.assistant_message(turn, self.service.status.model_name, phases, can_choose=can_choose)
         return {"role": "assistant", "content": content}
 
 

@@ -32,7 +32,7 @@ class ChatWidgets:
     request_map: gr.HTML
     """Shows the request whose id is its value."""
     tools: gr.HTML
-    """Copies and saves what is its value: see `transcript.take_away`. Selects a message to edit."""
+    """Copies and saves what is its value: see `transcript.take_away`. Selects messages to edit and answers to keep."""
     suggestions: list[gr.Button]
     add_background: gr.Button
     background_note: gr.HTML
@@ -55,6 +55,11 @@ class ChatWidgets:
             self.tools,
             *self.suggestions,
         ]
+
+    @property
+    def choice_outputs(self) -> list[Any]:
+        """The widgets that depend on which answer the conversation goes on with."""
+        return [self.chatbot, self.tools, self.context_bar, self.context_note, self.drop_oldest]
 
     @property
     def edit_outputs(self) -> list[Any]:
@@ -80,11 +85,17 @@ class ChatWidgets:
             self.stop: gr.Button(interactive=False),
             self.clear: gr.Button(interactive=True),
             self.regenerate: gr.Button(interactive=num_questions > 0),
-            self.context_bar: gr.Row(visible=bool(context_full)),
-            self.context_note: note(context_full),
-            self.drop_oldest: gr.Button(visible=num_questions > 1),
+            **self.full_context(num_questions, context_full),
             **self.not_editing(),
             **{button: gr.Button(interactive=True) for button in self.suggestions},
+        }
+
+    def full_context(self, num_questions: int, words: str) -> dict[Any, Any]:
+        """Say that the context is full, or nothing, and offer to drop turns where there are older ones."""
+        return {
+            self.context_bar: gr.Row(visible=bool(words)),
+            self.context_note: note(words),
+            self.drop_oldest: gr.Button(visible=num_questions > 1),
         }
 
     def editing(self, index: int, conversation: Conversation) -> dict[Any, Any]:

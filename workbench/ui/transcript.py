@@ -11,18 +11,21 @@ import msgspec
 
 from workbench.engine.service import EngineService
 from workbench.ui.markup import figures
-from workbench.ui.turns import Conversation, Turn
+from workbench.ui.turns import AnswerStats, ChatError, Conversation, Turn, score_words
 
 FORMAT: Final = "inference-workbench-conversation"
 VERSION: Final = 1
 
 
 def take_away(service: EngineService, conversation: Conversation) -> dict[str, Any] | None:
-    """Return what the page's script copies and saves: each message's text, and both documents. None when empty."""
+    """Return what the page's script copies and saves: each message's text, and both documents. None when empty.
+
+    A message with several answers has a list of texts.
+    """
     if not conversation:
         return None
     return {
-        "texts": [turn.text for turn in conversation],
+        "texts": [[answer.text for answer in turn.answers] or turn.text for turn in conversation],
         "markdown": as_markdown(conversation),
         "json": as_json(conversation, engine_facts(service)),
     }
@@ -33,13 +36,23 @@ def as_markdown(conversation: Conversation) -> str:
     parts = []
     for turn in conversation:
         parts.append(f"## {_speaker(turn)}")
-        if turn.text:
-            parts.append(turn.text.strip())
-        if turn.error is not None:
-            parts.append(f"> {turn.error.message}")
-        if turn.stats is not None and turn.text:
-            parts.append(f"*{' · '.join(figures(turn.stats, ''))}*")
+        if turn.answers:
+            for index, answer in enumerate(turn.answers):
+                mark = ", chosen" if index == turn.chosen else ""
+                parts += [f"### {turn.label(index)}{mark}", *_paragraphs(answer.text, answer.stats, answer.error)]
+        else:
+            parts += _paragraphs(turn.text, turn.stats, turn.error)
     return "\n\n".join(parts) + "\n"
+
+
+def _paragraphs(text: str, stats: AnswerStats | None, error: ChatError | None) -> list[str]:
+    """A text, what went wrong with it, and its figures."""
+    parts = [text.strip()] if text else []
+    if error is not None:
+        parts.append(f"> {error.message}")
+    if stats is not None and text:
+        parts.append(f"*{' · '.join(figures(stats, ''))}*")
+    return parts
 
 
 def as_json(conversation: Conversation, engine: Mapping[str, Any]) -> str:
@@ -73,17 +86,32 @@ def engine_facts(service: EngineService) -> dict[str, Any]:
 def _speaker(turn: Turn) -> str:
     if turn.role == "user":
         return "You"
-    return turn.settings.model_name if turn.settings is not None else "Model"
+    name = turn.settings.model_name if turn.settings is not None else "Model"
+    score = "" if turn.answers else score_words(turn.stats)
+    return f"{name} (beam search, {score})" if score else name
 
 
 def _message(turn: Turn) -> dict[str, Any]:
+    """A message; of several answers, the chosen one is its content."""
     message: dict[str, Any] = {"role": turn.role, "content": turn.text}
     if turn.settings is not None:
         message["model"] = turn.settings.model_name
         message["system_prompt"] = turn.settings.system_prompt
         message["sampling"] = msgspec.to_builtins(turn.settings.params, str_keys=True)
-    if turn.stats is not None:
-        message["metrics"] = dataclasses.asdict(turn.stats)
-    if turn.error is not None:
-        message["error"] = turn.error.message
+        message["priority"] = turn.settings.priority
+    message |= _outcome(turn.stats, turn.error)
+    if turn.answers:
+        message["chosen"] = turn.chosen
+        message["answers"] = [
+            {"content": answer.text, **_outcome(answer.stats, answer.error)} for answer in turn.answers
+        ]
     return message
+
+
+def _outcome(stats: AnswerStats | None, error: ChatError | None) -> dict[str, Any]:
+    outcome: dict[str, Any] = {}
+    if stats is not None:
+        outcome["metrics"] = dataclasses.asdict(stats)
+    if error is not None:
+        outcome["error"] = error.message
+    return outcome

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from workbench.engine.service import EngineService
 from workbench.sampling_params import SamplingParams
-from workbench.telemetry.records import FinishReason, RequestMetrics
+from workbench.telemetry.records import CacheMiss, FinishReason, RequestMetrics
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,20 @@ class AnswerStats:
     """None while the answer streams."""
     num_cached_tokens: int = 0
     """Prompt tokens that were found in the prefix cache."""
+    cache_miss: CacheMiss | None = None
+    """Why they are not more; None when all that could be shared was found, or when it is not known."""
+    differs_at: int | None = None
+    """For `CacheMiss.DIFFERS`: the first position whose token differs from what was cached."""
+    num_swaps: int = 0
+    """Preemptions that kept the context in host memory."""
+    e2e_s: float | None = None
+    """From arrival to end."""
+    beam_score: float | None = None
+    """Beam search: the score that the answers are ranked by."""
 
     @classmethod
     def from_metrics(cls, metrics: RequestMetrics, finish_reason: FinishReason) -> AnswerStats:
-        """Return the engine's own figures for an ended request."""
+        """Return the engine's own figures for an ended answer."""
         return cls(
             ttft_s=metrics.ttft_s,
             itl_p50_s=metrics.itl_p50_s,
@@ -39,6 +50,7 @@ class AnswerStats:
             num_output_tokens=metrics.num_output_tokens,
             num_preemptions=metrics.num_preemptions,
             finish_reason=finish_reason,
+            e2e_s=metrics.e2e_s,
         )
 
 
@@ -58,6 +70,17 @@ class AnswerSettings:
     model_name: str
     system_prompt: str
     params: SamplingParams
+    priority: int = 0
+    """Lower runs first, where the scheduling policy looks at it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One of the answers to a message."""
+
+    text: str
+    stats: AnswerStats
+    error: ChatError | None = None
 
 
 @dataclass(frozen=True)
@@ -70,15 +93,51 @@ class Turn:
     error: ChatError | None = None
     settings: AnswerSettings | None = None
     """None for a visitor's message, and for an answer whose settings were refused."""
+    answers: tuple[Answer, ...] = ()
+    """All answers, where several were asked for; text, figures and error are then those of the chosen one."""
+    chosen: int = 0
+    """Which of the answers the conversation goes on with."""
+
+    @classmethod
+    def of_answers(cls, answers: Sequence[Answer], chosen: int = 0) -> Turn:
+        """Return the answers to a message as a turn."""
+        first = answers[chosen]
+        several = tuple(answers) if len(answers) > 1 else ()
+        return cls("assistant", first.text, first.stats, first.error, answers=several, chosen=chosen)
+
+    def choosing(self, index: int) -> Turn:
+        """Return the turn with another of its answers chosen; an index that names none changes nothing."""
+        if not 0 <= index < len(self.answers):
+            return self
+        return replace(Turn.of_answers(self.answers, index), settings=self.settings)
+
+    def label(self, index: int) -> str:
+        """Return what the page calls one of several answers: `Answer 1 of 3`, or `Beam 1 · score −0.42`."""
+        score = score_words(self.answers[index].stats)
+        return f"Beam {index + 1} · {score}" if score else f"Answer {index + 1} of {len(self.answers)}"
 
 
 Conversation = tuple[Turn, ...]
+
+
+def score_words(stats: AnswerStats | None) -> str:
+    """Return a beam's score, `score −0.42`; empty for an answer that beam search did not find."""
+    if stats is None or stats.beam_score is None:
+        return ""
+    return f"score {stats.beam_score:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def chat_messages(conversation: Conversation, system_prompt: str) -> list[dict[str, str]]:
     """Return the conversation as the chat template wants it. Turns without text are left out."""
     messages = [{"role": "system", "content": system_prompt.strip()}] if system_prompt.strip() else []
     return messages + [{"role": turn.role, "content": turn.text} for turn in conversation if turn.text]
+
+
+def with_chosen_answer(conversation: Conversation, index: int, answer: int) -> Conversation:
+    """Return the conversation with another answer chosen; only in its last turn, since what follows built on it."""
+    if not conversation or index != len(conversation) - 1:
+        return conversation
+    return (*conversation[:-1], conversation[-1].choosing(answer))
 
 
 def without_last_answer(conversation: Conversation) -> Conversation:

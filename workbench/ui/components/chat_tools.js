@@ -82,13 +82,19 @@
       if (!this.root.isConnected) { document.removeEventListener("click", this.onClick); return; }
       const button = event.target.closest && event.target.closest("#wb-chatbot .wb-act");
       if (!button) return;
-      const index = [...document.querySelectorAll("#wb-chatbot .wb-msg")].indexOf(button.closest(".wb-msg"));
+      const message = button.closest(".wb-msg");
+      const index = [...document.querySelectorAll("#wb-chatbot .wb-msg")].indexOf(message);
+      const column = button.closest(".wb-answer");
+      const answer = column ? [...message.querySelectorAll(".wb-answer")].indexOf(column) : null;
       if (button.classList.contains("wb-act-edit")) this.context.trigger("select", { index, value: "edit" });
-      else this.copyMessage(button, index);
+      else if (button.classList.contains("wb-act-choose")) this.context.trigger("option_select", { index, answer });
+      else this.copyMessage(button, index, answer);
     }
 
-    async copyMessage(button, index) {
-      const text = this.conversation && this.conversation.texts[index];
+    /** `answer` is the place among several answers, null where there is one text. */
+    async copyMessage(button, index, answer) {
+      const message = this.conversation && this.conversation.texts[index];
+      const text = answer === null ? message : message && message[answer];
       const isCopied = typeof text === "string" && (await copy(text));
       button.textContent = isCopied ? "Copied" : "Not copied";
       setTimeout(() => { button.textContent = "Copy"; }, SAID_MS);

@@ -1,4 +1,4 @@
-"""Copying and saving a conversation, done in the browser, and the choice of a message to edit."""
+"""Copying and saving a conversation, done in the browser, and what a click on one of its messages asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from workbench.ui.components.assets import mount_script, template
 
 
 def chat_tools() -> gr.HTML:
-    """Return the card. Its value is `transcript.take_away`; `select` gives the place of a message to edit."""
+    """Return the card. Its value is `transcript.take_away`.
+
+    `select` gives the place of a message to edit; `option_select` gives the places of a message and, within it, of the
+    answer to go on with.
+    """
     return gr.HTML(
         value=None,
         html_template=template("chat_tools"),

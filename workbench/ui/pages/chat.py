@@ -54,6 +54,7 @@ def _wire(handlers: ChatHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> Non
     changed_by_edit = [widgets.message, *widgets.edit_outputs]
     edit = widgets.tools.select(handlers.begin_edit, None, changed_by_edit, queue=False, **_PRIVATE)
     edit.then(None, js=FOCUS_MESSAGE, **_PRIVATE)
+    widgets.tools.option_select(handlers.choose, None, widgets.choice_outputs, queue=False, **_PRIVATE)
     widgets.cancel_edit.click(handlers.cancel_edit, None, changed_by_edit, queue=False, **_PRIVATE)
 
 
