@@ -10,17 +10,23 @@
     return Math.max(0, PHASES.indexOf(view.phaseOf(request)));
   }
 
-  /** Words of a phase: "queued #3", "prefill 512/2,048", "decode 116", "preempted". */
+  /** Words of a phase: "queued #3", "prefill 512/2,048", "decode 116", "preempted", "swapped". */
   function words(index, phase, request, view) {
     if (index !== phase || !request) return PHASES[index];
     const { count } = wb.format;
-    if (phase === 0) return request.status === "preempted" ? "preempted" : `queued #${queuePlace(view, request)}`;
+    if (phase === 0) return request.status === "waiting" ? `queued #${queuePlace(view, request)}` : request.status;
     if (phase === 1) return `prefill ${count(request.computed)}/${count(request.prompt + request.output)}`;
     return phase === 2 ? `decode ${count(request.output)}` : PHASES[index];
   }
 
   function queuePlace(view, request) {
     return [...view.requests.values()].filter((r) => r.status === "waiting").indexOf(request) + 1;
+  }
+
+  /** The living sequences of a request: its answers and beams are named "r5", "r5.1", "r5.2". */
+  function familyOf(view, id) {
+    if (!id) return [];
+    return [...view.byId.values()].filter((r) => r.id === id || r.id.startsWith(`${id}.`));
   }
 
   class CompactMap {
@@ -45,18 +51,22 @@
     update() {
       if (!wb.dom.isShown(this.root)) return;
       const view = wb.store.view();
-      const request = view.byId.get(this.id) || null;
+      const family = familyOf(view, this.id);
+      const request = family[0] || null;
       if (request) { this.wasSeen = true; this.last = request; }
+      for (const each of family) if (!wb.store.mine.has(each.id)) wb.store.setMine(each.id);
+      const table = new Set(family.flatMap((each) => view.tableOf(each)));
       this.root.classList.toggle("wb-stale", wb.feed.isStale());
-      this.drawHeading(view, request);
-      this.drawCells(view, request);
-      this.drawRows(view, request);
+      this.drawHeading(view, request, family.reduce((count, each) => count + each.sequences, 0));
+      this.drawCells(view, family, table);
+      this.drawRows(view, request, table);
     }
 
-    drawHeading(view, request) {
+    drawHeading(view, request, numSequences) {
       this.parts.square.hidden = !request;
       if (request) this.parts.square.style.background = wb.palette.swatch(request);
-      wb.dom.setText(this.parts.title, this.id ? `Your request ${this.id}` : "Block pool");
+      const several = numSequences > 1 ? ` · ${numSequences} sequences` : "";
+      wb.dom.setText(this.parts.title, this.id ? `Your request ${this.id}${several}` : "Block pool");
       const phase = placeOf(request, this.wasSeen, view);
       this.parts.phases.hidden = !this.id;
       [...this.parts.phases.children].forEach((node, i) => {
@@ -65,25 +75,38 @@
       });
     }
 
-    drawCells(view, request) {
+    /** Every block; one's own stand out, each in the colour of its first owner where there are several sequences. */
+    drawCells(view, family, table) {
       this.parts.map.hidden = !view.numBlocks;
       if (!view.numBlocks) return;
       const width = wb.dom.innerWidth(this.parts.map.parentElement);
       const layout = wb.geometry.compactLayout(width, view.numBlocks);
-      const table = request ? view.tableOf(request) : [];
-      const options = { layout, mode: 0, compact: true, stale: wb.feed.isStale(), lit: request, table: table.length ? new Set(table) : null };
+      const lit = family.length === 1 ? family[0] : null;
+      const options = { layout, mode: 0, compact: true, stale: wb.feed.isStale(), lit, table: table.size ? table : null };
       const g = wb.dom.fit(this.parts.map, layout.width, layout.height);
-      for (let block = 0; block < view.numBlocks; block++) wb.cells.draw(g, view, block, options);
+      for (let block = 0; block < view.numBlocks; block++) {
+        wb.cells.draw(g, view, block, options);
+        if (table.has(block) && view.refs[block] > 1) this.markShared(g, layout, block);
+      }
     }
 
-    drawRows(view, request) {
+    /** The corner that marks a shared block in the full map, as whole pixels of these small cells. */
+    markShared(g, layout, block) {
+      const [x, y] = layout.at(block);
+      const side = Math.max(1, Math.round(layout.cell / 2));
+      g.fillStyle = wb.palette.colors().shared;
+      g.fillRect(x + layout.cell - side, y, side, side);
+    }
+
+    drawRows(view, request, table) {
       const { count, percent } = wb.format;
       const service = wb.store.service || {};
       const shown = request || this.last;
       const figures = view.figures;
       const own = [
         ["Context", shown ? `${count(shown.prompt + shown.output)} / ${count(service.max_model_len)} tokens` : "–"],
-        ["Blocks", `${count(request ? request.blocks : 0)} of ${count(view.numBlocks)}`],
+        ["Blocks", `${count(table.size)}${this.sharedWords(view, table)} of ${count(view.numBlocks)}`],
+        ["Cached prefix", shown ? `${count(shown.cached)} tokens` : "–"],
       ];
       wb.dom.rows(this.parts.rows, [
         ...(this.id ? own : [["Blocks", count(view.numBlocks)]]),
@@ -94,10 +117,17 @@
       if (this.parts.map.getAttribute("aria-label") !== label) this.parts.map.setAttribute("aria-label", label);
     }
 
+    /** " (7 shared)" when others refer to some of these blocks, too. */
+    sharedWords(view, table) {
+      const shared = [...table].filter((block) => view.refs[block] > 1).length;
+      return shared ? ` (${wb.format.count(shared)} shared)` : "";
+    }
+
     /** Show the full map with this request selected. */
     openMap() {
       const tab = [...document.querySelectorAll('button[role="tab"]')].find((node) => node.dataset.tabId === "blocks" || node.textContent.trim() === "Blocks");
-      if (this.id && wb.store.view().byId.has(this.id)) wb.store.select(this.id, -1);
+      const [first] = familyOf(wb.store.view(), this.id);
+      if (first) wb.store.select(first.id, -1);
       if (tab) tab.click();
     }
   }
