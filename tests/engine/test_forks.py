@@ -1,6 +1,7 @@
 """Answers that share blocks until they write: copy-on-write forks in the scheduler, without a model."""
 
 from tests.engine.simulation import EOS, Simulation, decisions, shares
+from workbench.engine.policies.priority import Priority
 from workbench.telemetry.records import BlockTransfer, FinishReason, RequestStatus, TransferKind
 
 
@@ -191,3 +192,48 @@ def test_abort_of_a_beam_ends_the_search():
     assert len(sim.scheduler.abort("a")) == 3
     assert not sim.scheduler.has_work
     assert sim.pool.num_free == 30
+
+
+def test_beams_that_have_parted_take_one_place_each():
+    sim = Simulation(num_blocks=30, block_size=8, max_num_seqs=4)
+    sim.add("a", 8, use_beam_search=True, beam_width=3, max_tokens=6)
+    sim.add("b", 8, max_tokens=3)
+    sim.step()
+    assert "b" in shares(sim.step()[0])
+
+
+def test_offers_of_beams_are_void_once_they_are_preempted():
+    alone = Simulation(num_blocks=60, block_size=4)
+    alone.add("a", 9, use_beam_search=True, beam_width=3, max_tokens=8)
+    alone.run()
+
+    sim = Simulation(num_blocks=40, block_size=4, budget=2, policy=Priority(), max_num_seqs=3)
+    a = sim.add("a", 9, use_beam_search=True, beam_width=3, max_tokens=8, priority=5)
+    while a.beams is None or not (len(a.beams.members) == 3 and any(map(a.beams.has_offered, a.beams.members))):
+        sim.step()  # the budget is for two of the three beams
+    sim.add("urgent", 4, max_tokens=2, priority=0)
+    sim.run()
+
+    assert a.num_preemptions > 0
+    assert a.output_token_ids == alone.requests["a"].output_token_ids
+
+
+def test_sibling_that_is_computed_again_is_shared_only_as_far_as_it_got():
+    sim = Simulation(num_blocks=12, block_size=8, budget=8, policy=Priority())
+    sim.add("a", 40, n=2, max_tokens=8, priority=5)
+    while sim.requests["a.1"].num_output_tokens < 3:
+        sim.step()
+    sim.add("urgent", 80, max_tokens=2, priority=0)
+    first, second = sim.requests["a"], sim.requests["a.1"]
+    while first not in sim.scheduler.waiting or second not in sim.scheduler.waiting:
+        sim.step()
+    seen = []
+    while second in sim.scheduler.waiting:
+        if first in sim.scheduler.running:
+            match = sim.scheduler.admission.match(second)
+            seen.append((first.num_computed_tokens, match.num_tokens))
+        sim.step()
+    assert (8, 8) in seen and (16, 16) in seen
+    assert all(shared <= computed for computed, shared in seen)
+    sim.run()
+    assert first.output_token_ids == second.output_token_ids == list(range(100, 108))

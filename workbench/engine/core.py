@@ -118,9 +118,7 @@ class EngineCore:
     def submit(self, command: Submit, seed: int) -> None:
         """Queue a request. `seed` drives its sampling when its parameters give none."""
         params = command.sampling_params
-        sequences = [
-            self._new_request(command, index, (seed + index) % (MAX_SEED + 1)) for index in range(params.num_sequences)
-        ]
+        sequences = [self._new_request(command, index, seed) for index in range(params.num_sequences)]
         for request in sequences[: params.n]:
             self._open[request.request_id] = _OpenRequest(request, RequestLatency(command.arrival_time_s))
         if self.scheduler.kv_cache.shares_blocks:
