@@ -197,8 +197,8 @@ def test_abort_of_a_beam_ends_the_search():
 def test_beams_that_have_parted_take_one_place_each():
     sim = Simulation(num_blocks=30, block_size=8, max_num_seqs=4)
     sim.add("a", 8, use_beam_search=True, beam_width=3, max_tokens=6)
-    sim.add("b", 8, max_tokens=3)
     sim.step()
+    sim.add("b", 8, max_tokens=3)
     assert "b" in shares(sim.step()[0])
 
 

@@ -9,7 +9,7 @@ from workbench.engine.policies import POLICIES
 from workbench.engine.policies.admission import ADMISSIONS, BestFit, FirstFit, Strict
 from workbench.engine.policies.priority import Priority
 from workbench.engine.policies.sjf import TOKENS_PER_ARRIVAL, ShortestJobFirst
-from workbench.telemetry.records import RequestStatus
+from workbench.telemetry.records import Decision, Reason, RequestStatus
 
 
 def test_every_policy_that_can_be_configured_exists():
@@ -184,3 +184,29 @@ def test_admission_policies_choose_by_need_and_order():
     assert FirstFit().choose(needed, 6) == 1
     assert BestFit().choose(needed, 6) == 2
     assert BestFit().choose(needed, 0) is None
+
+
+def test_urgent_request_gets_tokens_of_the_step_from_a_less_urgent_prompt():
+    sim = Simulation(num_blocks=60, block_size=8, budget=16, policy=Priority())
+    sim.add("prompt", 100, priority=5, max_tokens=2)
+    sim.add("writer", 3, priority=5, max_tokens=30)
+    for _ in range(3):
+        sim.step()
+    sim.add("urgent", 10, priority=0, max_tokens=2)
+
+    plan, _ = sim.step()
+
+    assert shares(plan) == {"prompt": 6, "urgent": 10}
+    taken = next(e for e in plan.explanations if e.request_id == "prompt" and e.reason is Reason.MORE_URGENT)
+    assert taken.decision is Decision.CHUNKED
+    assert taken.numbers == {"tokens": 6, "wanted_tokens": 16, "priority": 5, "urgent_priority": 0}
+    sim.run()
+    assert sim.requests["prompt"].output_token_ids == [100, 101]
+
+
+def test_equal_priority_takes_no_tokens_from_anyone():
+    sim = Simulation(num_blocks=60, block_size=8, budget=16, policy=Priority())
+    sim.add("prompt", 100, priority=5, max_tokens=2)
+    sim.step()
+    sim.add("later", 10, priority=5, max_tokens=2)
+    assert shares(sim.step()[0]) == {"prompt": 16}

@@ -90,6 +90,13 @@ SHORT = {"needed_blocks": 3, "free_blocks": 1, "freed_blocks": 14}
             "waiting: 2 requests had to make room in this step, so nobody starts",
         ),
         (
+            Decision.CHUNKED,
+            Reason.MORE_URGENT,
+            {"tokens": 6, "wanted_tokens": 16, "priority": 5, "urgent_priority": 0},
+            "computed in part: another request is more urgent (priority 0 against 5): "
+            "6 of 16 tokens are left of this step",
+        ),
+        (
             Decision.FAILED,
             Reason.OUTGREW_POOL,
             {"needed_blocks": 65, "num_blocks": 64},

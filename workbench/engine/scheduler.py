@@ -277,7 +277,7 @@ class Scheduler:
             return None
         head = self.waiting[0]
         hindrance = self.admission.hindrance(plan, head)
-        if hindrance is not None and self._displace_for(plan, head):
+        if hindrance is not None and (self._yield_budget_to(plan, head) or self._displace_for(plan, head)):
             hindrance = self.admission.hindrance(plan, head)
         if hindrance is None:
             return 0
@@ -287,11 +287,42 @@ class Scheduler:
             plan.explain(head, Decision.DEFERRED, hindrance[0], None, **hindrance[1])
         return place
 
+    def _yield_budget_to(self, plan: PlanDraft, urgent: Request) -> bool:
+        """Take this step's tokens back from running requests, if the policy lets a waiting one have them.
+
+        False when there are none, or when the waiting one would not fit beside them.
+        """
+        if plan.budget > 0 or plan.num_preempted or not self.admission.room(urgent).is_enough:
+            return False
+        yielding = [each for each in self._displaceable(urgent) if each.request_id in plan.shares]
+        for request in sorted(yielding, key=self.policy.waiting_key, reverse=True):
+            share, missing = plan.shares.pop(request.request_id), urgent.num_missing_tokens - plan.budget
+            taken = min(share, missing)
+            plan.budget += taken
+            if share > taken:
+                plan.shares[request.request_id] = share - taken
+            plan.explain(
+                request,
+                Decision.CHUNKED if share > taken else Decision.DEFERRED,
+                Reason.MORE_URGENT,
+                urgent,
+                tokens=share - taken,
+                wanted_tokens=share,
+                priority=request.priority,
+                urgent_priority=urgent.priority,
+            )
+            if taken == missing:
+                break
+        return bool(yielding)
+
+    def _displaceable(self, urgent: Request) -> list[Request]:
+        return [request for request in self.running if self.policy.may_displace(request, urgent)]
+
     def _displace_for(self, plan: PlanDraft, urgent: Request) -> bool:
         """Preempt running requests so that a waiting one can start, if the policy lets it and that is enough."""
         if plan.num_preempted or plan.budget == 0:
             return False
-        victims = [request for request in self.running if self.policy.may_displace(request, urgent)]
+        victims = self._displaceable(urgent)
         room = self.admission.room(urgent)
         after = self.kv_cache.claim_after(request.request_id for request in victims)
         if not victims or room.claim > after:

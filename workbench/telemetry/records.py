@@ -61,7 +61,8 @@ class Reason(enum.StrEnum):
     PAST_HEAD = "past_head"
     """Admitted, as ROOM, before earlier ones that do not fit. numbers: those of ROOM, overtaken."""
     MORE_URGENT = "more_urgent"
-    """Preempted so that a more urgent one can start. numbers: those of NO_FREE_BLOCKS, priority, urgent_priority."""
+    """Preempted so that a more urgent one can start (numbers: those of NO_FREE_BLOCKS), or given fewer of the step's
+    tokens (numbers: tokens, wanted_tokens); and priority, urgent_priority."""
     TOKEN_BUDGET = "token_budget"
     """The step's budget is spent, or covers only a part. numbers: tokens, wanted_tokens, budget."""
     NO_FREE_BLOCKS = "no_free_blocks"

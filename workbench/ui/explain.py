@@ -71,7 +71,11 @@ def _past_head(e: Explanation) -> str:
 
 def _more_urgent(e: Explanation) -> str:
     own, urgent = (numbers.count(e.numbers.get(name)) for name in ("priority", "urgent_priority"))
-    return f"{_cause(e)} is more urgent (priority {urgent} against {own}) and {_needed(e)}"
+    words = f"{_cause(e)} is more urgent (priority {urgent} against {own})"
+    if e.decision is Decision.PREEMPTED:
+        return f"{words} and {_needed(e)}"
+    tokens, wanted = (e.numbers.get(name) for name in ("tokens", "wanted_tokens"))
+    return f"{words}: {numbers.count(tokens)} of {_tokens(wanted)} are left of this step"
 
 
 def _token_budget(e: Explanation) -> str:
