@@ -20,7 +20,7 @@ HEAD = 'title = "T"\ndescription = "D"\n'
 def test_presets_in_the_repository_are_valid_and_default_comes_first():
     presets = load_presets(PRESET_DIRECTORY)
     assert next(iter(presets)) == "default"
-    assert {"default", "long-context", "many-users", "tiny-memory"} <= set(presets)
+    assert {"default", "before-paging", "long-context", "many-users", "swapping", "tiny-memory"} <= set(presets)
 
 
 @pytest.mark.parametrize(

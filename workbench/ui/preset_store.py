@@ -20,7 +20,7 @@ from workbench.errors import ConfigurationError
 from workbench.presets import SAMPLING_FIELDS, Preset, parse_preset
 from workbench.sampling_params import SamplingParams
 
-BUILT_IN: Final = ("default", "long-context", "many-users", "tiny-memory")
+BUILT_IN: Final = ("default", "before-paging", "long-context", "many-users", "swapping", "tiny-memory")
 """Names of the presets that come with the project; they are never overwritten."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,39}")
