@@ -40,7 +40,7 @@ def test_priority_gives_the_budget_to_the_most_urgent_running_request():
     assert ("low", "deferred", "token_budget") in decisions(plan)
 
 
-def test_trap_5_an_urgent_request_takes_the_seat_of_a_strictly_lower_one():
+def test_trap_05_an_urgent_request_takes_the_seat_of_a_strictly_lower_one():
     sim = Simulation(policy=Priority(), max_num_seqs=2)
     low, same = sim.add("low", 5, priority=7), sim.add("same", 5, priority=1)
     sim.step()
@@ -82,7 +82,7 @@ def test_an_urgent_request_takes_blocks_from_lower_ones_only_when_that_is_enough
     assert sim.kv_cache.num_free_blocks == 6
 
 
-def test_trap_3_a_victim_that_was_scheduled_in_this_step_gives_back_budget_and_blocks():
+def test_trap_03_a_victim_that_was_scheduled_in_this_step_gives_back_budget_and_blocks():
     """The running one is served first and takes one token of six; the urgent one needs all six of them."""
     sim = Simulation(policy=Priority(), max_num_seqs=1, budget=6, num_blocks=4, block_size=8)
     low = sim.add("low", 5, priority=5)
@@ -144,7 +144,7 @@ def crowd(admission):
 
 
 @pytest.mark.parametrize(("admission", "admitted"), [(Strict(), []), (FirstFit(), ["two"]), (BestFit(), ["five"])])
-def test_trap_7_smaller_requests_pass_a_head_that_does_not_fit(admission, admitted):
+def test_trap_07_smaller_requests_pass_a_head_that_does_not_fit(admission, admitted):
     plan, _ = crowd(admission).step()
 
     passed = [e.request_id for e in plan.explanations if e.decision == "admitted"]
@@ -160,7 +160,7 @@ def test_who_passes_the_head_is_explained_with_the_number_of_overtaken():
 
 
 @pytest.mark.parametrize("admission", [FirstFit(), BestFit()])
-def test_trap_7_nobody_is_overtaken_more_often_than_the_bound(admission):
+def test_trap_07_nobody_is_overtaken_more_often_than_the_bound(admission):
     """A flood of small requests behind one that needs the whole pool: in the end everyone waits for it."""
     sim = Simulation(num_blocks=8, block_size=8, admission=admission, max_num_seqs=32)
     sim.add("holder", 1, max_tokens=3)

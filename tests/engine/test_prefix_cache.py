@@ -82,7 +82,7 @@ def test_eviction_takes_the_least_recently_used_first_and_of_a_sequence_its_tail
 
 
 @pytest.mark.parametrize("num_blocks", [1, 2, 3])
-def test_trap_8_a_prompt_of_whole_blocks_sent_twice_still_computes_a_token(num_blocks):
+def test_trap_08_a_prompt_of_whole_blocks_sent_twice_still_computes_a_token(num_blocks):
     sim = cached()
     sim.add("a", 8 * num_blocks, max_tokens=2)
     sim.run()
@@ -94,7 +94,7 @@ def test_trap_8_a_prompt_of_whole_blocks_sent_twice_still_computes_a_token(num_b
     assert b.output_token_ids == [100, 101]
 
 
-def test_trap_9_a_preempted_request_hits_its_own_blocks_and_counts_tokens_after_that():
+def test_trap_09_a_preempted_request_hits_its_own_blocks_and_counts_tokens_after_that():
     sim = cached(num_blocks=5, budget=64)
     sim.add("a", 15, max_tokens=12)
     b = sim.add("b", [50 + i for i in range(15)], max_tokens=12)

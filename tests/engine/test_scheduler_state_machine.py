@@ -119,6 +119,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.sim.scheduler.abort(lost)
         self.sim.finish_late(plan)
 
+    @precondition(lambda self: self.sim.scheduler.running)
+    @rule(data=st.data())
+    def preempt(self, data):
+        """Whoever it is, as if somebody needed the blocks; beams only all together."""
+        roster = self.sim.scheduler.roster
+        victim = data.draw(st.sampled_from(sorted(roster.running, key=lambda request: request.request_id)))
+        if victim.beams is not None:
+            victim.beams.withdraw()
+        for request in [victim] if victim.beams is None else victim.beams.requests:
+            if request.status is RequestStatus.RUNNING:
+                num_kept = min(request.num_computed_tokens, request.num_tokens - 1)
+                roster.preempt(request, num_kept if data.draw(st.booleans()) else 0)
+
     @precondition(lambda self: self.sim.scheduler.requests)
     @rule(limit=st.integers(1, 5))
     def change_limit(self, limit):
