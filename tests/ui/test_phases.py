@@ -80,6 +80,7 @@ def test_waiting_request_tells_the_newest_rule_that_holds_it():
     service.record(request_state("r1", WAITING))  # explained no more, since nothing has changed
     assert why(watched) == ("waiting: needs 12 blocks, 9 are free",)
     service.record(request_state("r1"))
+    service.record(request_state("r1", PREEMPTED))
     assert why(watched) == ()
 
 

@@ -209,3 +209,9 @@ def test_form_kept_by_the_browser_is_taken_back_only_when_it_fits():
 
 def test_form_shows_parameters_and_leaves_the_visitors_priority_alone():
     assert dict(zip(FIELDS, form_values(SamplingParams()), strict=True))["priority"] == gr.skip()
+
+
+@pytest.mark.parametrize(("n", "beam_width", "shown"), [(1, 1, (1, 2)), (3, 5, (3, 5)), (9, 16, (4, 8))])
+def test_form_shows_no_more_answers_and_beams_than_it_offers(n: int, beam_width: int, shown: tuple[int, int]):
+    values = dict(zip(FIELDS, form_values(SamplingParams(n=n, beam_width=beam_width)), strict=True))
+    assert (values["n"], values["beam_width"]) == shown

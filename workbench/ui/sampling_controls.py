@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import gradio as gr
 
 from workbench.sampling_params import SamplingParams
-from workbench.ui.sampling_form import EARLY_STOPPING, FIELDS, form_values
-
-MAX_ANSWERS: Final = 4
-"""Most answers to one message: columns that a page has room for."""
+from workbench.ui.sampling_form import EARLY_STOPPING, FEWEST_BEAMS, FIELDS, MAX_ANSWERS, MOST_BEAMS, form_values
 
 
 def build_sampling_controls(params: SamplingParams) -> tuple[list[gr.components.Component], gr.Textbox]:
@@ -129,7 +126,13 @@ def _answer_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component
             "wb-use-beam-search",
         ),
         "beam_width": _slider(
-            2, 8, 1, shown["beam_width"], "Beams", "Continuations that beam search follows at once.", "wb-beam-width"
+            FEWEST_BEAMS,
+            MOST_BEAMS,
+            1,
+            shown["beam_width"],
+            "Beams",
+            "Continuations that beam search follows at once.",
+            "wb-beam-width",
         ),
         "length_penalty": _slider(
             -2,

@@ -30,6 +30,10 @@ NUMBERS: Final = (
     "length_penalty",
 )
 """Fields that must hold a number; in the others, empty means none."""
+MAX_ANSWERS: Final = 4
+"""Most answers to one message: columns that the page has room for."""
+FEWEST_BEAMS: Final = 2
+MOST_BEAMS: Final = 8
 EARLY_STOPPING: Final[Mapping[str, bool | str]] = {"no": False, "yes": True, "never": "never"}
 """What the form calls the values of `early_stopping`."""
 
@@ -101,6 +105,9 @@ def form_values(params: SamplingParams) -> list[Any]:
                 "stop": "\n".join(params.stop_texts),
                 "bad_words": "\n".join(params.bad_texts),
                 "logit_bias": "\n".join(f"{token_id}: {value:g}" for token_id, value in params.logit_bias.items()),
+                # a preset may hold more than the page offers: what is shown is what will be asked for
+                "n": min(params.n, MAX_ANSWERS),
+                "beam_width": min(max(params.beam_width, FEWEST_BEAMS), MOST_BEAMS),
                 "early_stopping": next(k for k, value in EARLY_STOPPING.items() if value == params.early_stopping),
                 "priority": gr.skip(),
             }
