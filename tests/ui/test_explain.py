@@ -158,29 +158,6 @@ def test_preemption_is_explained_with_its_cause_and_what_became_of_the_context(
     assert words(Decision.PREEMPTED, reason, SHORT | numbers, "r9") == f"preempted: {sentence}"
 
 
-@pytest.mark.parametrize(
-    ("decision", "tokens", "sentence"),
-    [
-        (
-            Decision.CHUNKED,
-            40,
-            "computed in part: r9 is more urgent (priority -1 against 5) and takes tokens of this step: "
-            "40 of 64 tokens are left",
-        ),
-        (
-            Decision.DEFERRED,
-            0,
-            "waiting: r9 is more urgent (priority -1 against 5) and takes tokens of this step: 0 of 64 tokens are left",
-        ),
-    ],
-)
-def test_running_request_that_gives_tokens_to_a_more_urgent_one_is_told_so(
-    decision: Decision, tokens: int, sentence: str
-):
-    numbers = {"tokens": tokens, "wanted_tokens": 64, "priority": 5, "urgent_priority": -1}
-    assert words(decision, Reason.MORE_URGENT, numbers, "r9") == sentence
-
-
 def test_preemption_for_its_own_sake_or_without_a_known_cause_is_told_so():
     assert words(Decision.PREEMPTED, Reason.NO_FREE_BLOCKS, SHORT, "r5").startswith("preempted: it needed 3 blocks")
     assert words(Decision.PREEMPTED, Reason.NO_FREE_BLOCKS, SHORT).startswith("preempted: another request needed 3")
