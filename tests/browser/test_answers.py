@@ -29,7 +29,7 @@ from tests.browser.test_chat import (
     visit,
     wait_until,
 )
-from tests.browser.test_chat_more import download
+from tests.browser.test_chat_more import download, open_advanced
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.engine.service import EngineService
 from workbench.engine.worker import Pause
@@ -58,8 +58,7 @@ def chat(tiny: Tiny, open_page: Open) -> Iterator[tuple[EngineService, Page]]:
     """A fresh page with the advanced settings open; at the end nothing may be left in the engine."""
     service, server = tiny
     page = visit(open_page, server, permissions=["clipboard-read", "clipboard-write"])
-    page.click("#wb-advanced > button")
-    expect(page.locator("#wb-priority input")).to_be_visible()
+    open_advanced(page)
     yield service, page
     wait_until(lambda: service.num_open_requests == 0)
     assert active_blocks(service) == 0
@@ -245,7 +244,7 @@ def test_priority_reaches_the_scheduler_and_outlives_a_reload(chat: Any):
     forget()
     assert seen == {-3}
     page.reload()
-    page.click("#wb-advanced > button")
+    open_advanced(page)
     expect(page.locator("#wb-priority input")).to_have_value("-3")
 
 

@@ -66,8 +66,10 @@ def ask_and_wait(page: Page, text: str, answers: int, max_tokens: int = 4) -> No
 
 
 def open_advanced(page: Page) -> None:
+    """Open the advanced settings and wait for the last of them: what is typed while they come may be lost."""
     page.click("#wb-advanced > button")
     expect(page.locator("#wb-logit-bias textarea")).to_be_visible()
+    expect(page.locator("#wb-ignore-eos input")).to_be_visible()
 
 
 def answer_with_stars(page: Page) -> None:
