@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from workbench.engine.messages import Abort, Command, Event, RequestFinished, SetLimits, Submit, TokenEvent
+from workbench.engine.messages import Abort, Command, Event, Preempt, RequestFinished, SetLimits, Submit, TokenEvent
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import (
     BlockState,
@@ -50,6 +50,7 @@ RECORD = StepRecord(
     [
         (Submit("r1", (1, 2, 3), PARAMS, 0.5), Command),
         (Abort("r1"), Command),
+        (Preempt("r1"), Command),
         (SetLimits(16, 4, True), Command),
         (TokenEvent("r1", 4, (5, 6), "né", 2), Event),
         (RequestFinished("r1", FinishReason.STOP, "", METRICS, stop_reason=7), Event),

@@ -133,6 +133,11 @@ class SchedulerMachine(RuleBasedStateMachine):
                 roster.preempt(request, num_kept if data.draw(st.booleans()) else 0)
 
     @precondition(lambda self: self.sim.scheduler.requests)
+    @rule(data=st.data())
+    def ask_to_preempt(self, data):
+        self.sim.scheduler.preempt(data.draw(st.sampled_from(sorted(self.sim.scheduler.requests))))
+
+    @precondition(lambda self: self.sim.scheduler.requests)
     @rule(limit=st.integers(1, 5))
     def change_limit(self, limit):
         self.sim.scheduler.limits.max_num_seqs = limit

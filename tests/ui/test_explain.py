@@ -158,6 +158,14 @@ def test_preemption_is_explained_with_its_cause_and_what_became_of_the_context(
     assert words(Decision.PREEMPTED, reason, SHORT | numbers, "r9") == f"preempted: {sentence}"
 
 
+def test_preemption_that_somebody_asked_for_names_no_cause():
+    numbers = {"free_blocks": 4, "freed_blocks": 14}
+    sentence = "preempted: somebody asked for it; 14 blocks were given back"
+    assert words(Decision.PREEMPTED, Reason.REQUESTED, numbers) == f"{sentence}; computed again later"
+    swapped = words(Decision.PREEMPTED, Reason.REQUESTED, numbers | {"swapped_blocks": 14})
+    assert swapped == f"{sentence}; kept in host memory (14 blocks)"
+
+
 def test_preemption_for_its_own_sake_or_without_a_known_cause_is_told_so():
     assert words(Decision.PREEMPTED, Reason.NO_FREE_BLOCKS, SHORT, "r5").startswith("preempted: it needed 3 blocks")
     assert words(Decision.PREEMPTED, Reason.NO_FREE_BLOCKS, SHORT).startswith("preempted: another request needed 3")

@@ -153,6 +153,10 @@ class EngineCore:
         ended = [self.scheduler.abort(name, reason) for name in reversed(family or [request_id])]
         return self._end_those_open(request for requests in reversed(ended) for request in requests)
 
+    def preempt(self, request_id: str) -> None:
+        """Preempt a request in the next step; see `Scheduler.preempt`."""
+        self.scheduler.preempt(request_id)
+
     def abort_all(self, reason: FinishReason) -> tuple[Event, ...]:
         """End every request."""
         return tuple(event for request_id in list(self.scheduler.requests) for event in self.abort(request_id, reason))

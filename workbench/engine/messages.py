@@ -34,6 +34,12 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
+class Preempt(msgspec.Struct, frozen=True, tag=True):
+    """Preempt one request, to see it wait and go on; one that does not run is left alone."""
+
+    request_id: str
+
+
 class SetLimits(msgspec.Struct, frozen=True, tag=True):
     """Change the settings that a running engine can take over between two steps."""
 
@@ -42,7 +48,7 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True):
     enable_prefix_caching: bool
 
 
-Command = Submit | Abort | SetLimits
+Command = Submit | Abort | Preempt | SetLimits
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

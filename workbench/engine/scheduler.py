@@ -69,6 +69,7 @@ class Scheduler:
         self.roster = Roster(kv_cache, policy)
         self.admission = Admission(self.roster, admission, self.limits)
         self._failed_in_plan: list[Request] = []
+        self._to_preempt: set[str] = set()
 
     @property
     def requests(self) -> Mapping[str, Request]:
@@ -140,12 +141,17 @@ class Scheduler:
         if request is not None:
             self.roster.lose_swapped(request)
 
+    def preempt(self, request_id: str) -> None:
+        """Preempt a request with all its answers, or one answer, in the next step; one that does not run then stays."""
+        self._to_preempt.add(request_id)
+
     # ------------------------------------------------------------------------------ schedule
 
     def schedule(self, step_id: int) -> SchedulerOutput:
         """Plan one step within the token budget. Allocates blocks, preempts, admits."""
         num_sequences = sum(request.num_sequences for request in self.running)
         plan = PlanDraft(self.limits, num_sequences)
+        self._preempt_as_asked(plan)
         self._serve_running(plan)
         self._admit_waiting(plan)
         self._break_standstill(plan)
@@ -159,6 +165,15 @@ class Scheduler:
             num_looked_up_tokens=plan.num_looked_up_tokens,
             num_cached_tokens=plan.num_cached_tokens,
         )
+
+    def _preempt_as_asked(self, plan: PlanDraft) -> None:
+        """Preempt those that somebody asked to preempt, if they run."""
+        asked, self._to_preempt = self._to_preempt, set()
+        for request in list(self.running) if asked else ():
+            is_asked = request.request_id in asked or request.family in asked
+            if is_asked and request.status is RequestStatus.RUNNING:
+                self._preempt(plan, request, Reason.REQUESTED)
+                plan.num_preempted += 1
 
     def _serve_running(self, plan: PlanDraft) -> None:
         """Give each running request its missing tokens, preempting where blocks run out."""
@@ -196,8 +211,13 @@ class Scheduler:
         if tokens < wanted:
             self._explain_budget(plan, request, Decision.CHUNKED, tokens, wanted)
 
-    def _preempt(self, plan: PlanDraft, victim: Request, reason: Reason, cause: Request, needed: int) -> None:
-        """Preempt a request; of beams all, since none goes on without the others."""
+    def _preempt(
+        self, plan: PlanDraft, victim: Request, reason: Reason, cause: Request | None = None, needed: int | None = None
+    ) -> None:
+        """Preempt a request; of beams all, since none goes on without the others.
+
+        cause: who needs `needed` blocks, if anybody does.
+        """
         if victim.beams is None:
             self._preempt_one(plan, victim, reason, cause, needed)
             return
@@ -206,21 +226,24 @@ class Scheduler:
             if beam.status is RequestStatus.RUNNING:
                 self._preempt_one(plan, beam, reason, cause, needed)
 
-    def _preempt_one(self, plan: PlanDraft, victim: Request, reason: Reason, cause: Request, needed: int) -> None:
+    def _preempt_one(
+        self, plan: PlanDraft, victim: Request, reason: Reason, cause: Request | None, needed: int | None
+    ) -> None:
         """Take the victim's blocks and queue it again; what the plan gave it is given back."""
         # A beam may have computed all its tokens. The last is computed again, for what it may go on with.
         num_kept = min(victim.num_computed_tokens, victim.num_tokens - 1)
         keeps, figures = self.preemption.keeps(victim.request_id, num_kept)
-        urgency = {"priority": victim.priority, "urgent_priority": cause.priority}
+        demand = {} if needed is None else {"needed_blocks": needed}
+        if cause is not None and reason is Reason.MORE_URGENT:
+            figures |= {"priority": victim.priority, "urgent_priority": cause.priority}
         plan.explain(
             victim,
             Decision.PREEMPTED,
             reason,
             cause,
-            needed_blocks=needed,
+            **demand,
             free_blocks=self.kv_cache.num_free_blocks,
             freed_blocks=self.kv_cache.num_freed_with([victim.request_id]),
-            **(urgency if reason is Reason.MORE_URGENT else {}),
             **figures,
         )
         plan.budget += plan.shares.pop(victim.request_id, 0)

@@ -29,6 +29,7 @@ from workbench.engine.messages import (
     Abort,
     BlockDetails,
     Event,
+    Preempt,
     RequestFinished,
     ServiceState,
     ServiceStatus,
@@ -180,6 +181,16 @@ class EngineService:
     def abort(self, request_id: str) -> None:
         """End a request with all its answers, or one answer by its name; an unknown or ended one is ignored."""
         self._put(Abort(request_id))
+
+    def preempt(self, request_id: str) -> None:
+        """Take the blocks of a running request with all its answers, or of one answer by its name.
+
+        It waits and goes on later, with the same tokens. One that does not run is left alone.
+
+        Raises:
+            EngineStoppedError: the engine was shut down.
+        """
+        self._put(Preempt(request_id))
 
     @property
     def num_open_requests(self) -> int:

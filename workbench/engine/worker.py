@@ -23,6 +23,7 @@ from workbench.engine.messages import (
     Abort,
     Command,
     Event,
+    Preempt,
     RequestFinished,
     ServiceState,
     ServiceStatus,
@@ -149,7 +150,7 @@ class EngineWorker:
                 self._begin_reload(message)
             case Call():
                 self._call(message)
-            case Submit() | Abort() | SetLimits():
+            case Submit() | Abort() | Preempt() | SetLimits():
                 self._command(message)
 
     def _command(self, command: Command) -> None:
@@ -163,6 +164,8 @@ class EngineWorker:
                 core.submit(command, seed=secrets.randbelow(MAX_SEED))
             case Abort():
                 self._deliver_all(core.abort(command.request_id))
+            case Preempt():
+                core.preempt(command.request_id)
             case SetLimits():
                 core.set_limits(command)
                 self.config = replace(self.config, **msgspec.structs.asdict(command))

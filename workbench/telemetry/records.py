@@ -79,6 +79,8 @@ class Reason(enum.StrEnum):
     """Alone in the engine and still too large. numbers: needed_blocks, num_blocks."""
     STANDSTILL = "standstill"
     """Preempted because all running requests wait for a beam that does not fit. numbers: those of NO_FREE_BLOCKS."""
+    REQUESTED = "requested"
+    """Preempted because somebody asked for it. numbers: free_blocks, freed_blocks."""
 
 
 class Explanation(msgspec.Struct, frozen=True):

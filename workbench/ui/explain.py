@@ -120,6 +120,12 @@ def _standstill(e: Explanation) -> str:
     return f"every running request waited for beams that do not fit; {_cause(e)} {_needed(e)}"
 
 
+def _requested(e: Explanation) -> str:
+    freed = e.numbers.get("freed_blocks")
+    was = "was" if freed == 1 else "were"
+    return f"somebody asked for it; {_blocks(freed)} {was} given back"
+
+
 _RULES: Final[Mapping[Reason, Callable[[Explanation], str]]] = {
     Reason.ROOM: _room,
     Reason.PAST_HEAD: _past_head,
@@ -132,6 +138,7 @@ _RULES: Final[Mapping[Reason, Callable[[Explanation], str]]] = {
     Reason.PREEMPTED_THIS_STEP: _preempted_this_step,
     Reason.OUTGREW_POOL: _outgrew_pool,
     Reason.STANDSTILL: _standstill,
+    Reason.REQUESTED: _requested,
 }
 
 
