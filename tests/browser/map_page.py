@@ -44,13 +44,13 @@ Serve = Callable[..., RunningServer]
 
 MAP = "#wb-block-map canvas[data-part=map]"
 LAYOUT = """(() => { const box = document.querySelector('#wb-block-map canvas[data-part=map]').parentElement;
-  return wb.geometry.mapLayout(wb.dom.innerWidth(box), wb.store.live.numBlocks); })()"""
+  return wb.geometry.mapLayout(wb.dom.innerWidth(box), wb.store.view().numBlocks); })()"""
 
 Color = tuple[int, int, int]
 
 
-def build_map_app(service: Any) -> fastapi.FastAPI:
-    """The live feed, and a page of our components alone."""
+def build_map_app(service: Any, *routers: fastapi.APIRouter) -> fastapi.FastAPI:
+    """The live feed, further routes, and a page of our components alone."""
     css, head = ui_assets()
     with gr.Blocks(title="map", fill_width=True, analytics_enabled=False) as page:
         header_strip()
@@ -61,7 +61,8 @@ def build_map_app(service: Any) -> fastapi.FastAPI:
             with gr.Tab("Blocks", id="blocks"):
                 build_blocks_page(service)
     app = fastapi.FastAPI()
-    app.include_router(build_live_router(service, explain))
+    for router in (build_live_router(service, explain), *routers):
+        app.include_router(router)
     return gr.mount_gradio_app(
         app,
         page,
@@ -106,9 +107,9 @@ def bottom_pixel(page: Page, block: int) -> list[int]:
 
 
 def shown_states(page: Page) -> list[tuple[int, int, int, tuple[str, ...], int]]:
-    """Status, references, fill, owners and logical index of each block in the page's store."""
+    """Status, references, fill, owners and logical index of each block that the page shows."""
     rows = page.evaluate(
-        """() => { const v = wb.store.live; return [...v.status].map((s, b) =>
+        """() => { const v = wb.store.view(); return [...v.status].map((s, b) =>
         [s, v.refs[b], v.filled[b], v.ownersOf(b).map(r => r.id), v.logical[b]]); }"""
     )
     return [(status, refs, filled, tuple(owners), logical) for status, refs, filled, owners, logical in rows]
@@ -117,7 +118,7 @@ def shown_states(page: Page) -> list[tuple[int, int, int, tuple[str, ...], int]]
 READ_CELLS = """() => {
   const root = document.querySelector('#wb-block-map');
   const canvas = root.querySelector('canvas[data-part=map]');
-  const view = wb.store.live;
+  const view = wb.store.view();
   const layout = wb.geometry.mapLayout(wb.dom.innerWidth(canvas.parentElement), view.numBlocks);
   const g = canvas.getContext('2d');
   const cells = [];

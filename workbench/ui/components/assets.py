@@ -13,7 +13,9 @@ HERE: Final = Path(__file__).parent
 
 STYLES: Final = ("base.css", "header.css", "block_map.css")
 SCRIPTS: Final = (
+    "address.js",
     "frames.js",
+    "snapshot.js",
     "store.js",
     "feed.js",
     "palette.js",

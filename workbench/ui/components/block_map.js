@@ -72,7 +72,8 @@
       const options = (this.lastOptions = this.options(view));
       const dirty = wb.store.dirty;
       const isQuiet = !options.table && options.block < 0 && options.mode !== 2 && !options.stale && this.cursor < 0;
-      if (isQuiet && dirty && topics.size === 1 && topics.has("data")) wb.mapCanvas.drawSome(this.parts.map, view, dirty, options);
+      const isNews = [...topics].every((topic) => topic === "data" || topic === "cursor");
+      if (isQuiet && dirty && isNews) wb.mapCanvas.drawSome(this.parts.map, view, dirty, options);
       else wb.mapCanvas.drawAll(this.parts.map, view, options);
       this.drawCursor(options);
       this.animate();

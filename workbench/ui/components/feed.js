@@ -15,15 +15,6 @@
   const SOCKET_RETRY_MS = 30000;
   const DEAD_SOCKET_MS = 8000;
 
-  /** Address of a route of this page's own server, also behind a path prefix. */
-  function address(route, protocol) {
-    const root = window.gradio_config && window.gradio_config.root ? new URL(window.gradio_config.root, location.href).pathname : location.pathname;
-    const url = new URL(root.replace(/\/?$/, "/") + route, location.origin);
-    if (protocol) url.protocol = protocol;
-    for (const [name, value] of Object.entries(wb.store.known)) url.searchParams.set(name, value);
-    return url;
-  }
-
   const feed = {
     /** idle (nothing to show or hidden), connecting, live, stale */
     state: "idle",
@@ -73,7 +64,7 @@
     restart() { this.stop(); this.start(); },
 
     openSocket() {
-      const socket = new WebSocket(address("live", location.protocol === "https:" ? "wss:" : "ws:"));
+      const socket = new WebSocket(wb.address("live", wb.store.known, location.protocol === "https:" ? "wss:" : "ws:"));
       socket.binaryType = "arraybuffer";
       socket.onmessage = (event) => {
         if (this.socket !== socket) return;
@@ -124,7 +115,7 @@
       }
       const before = wb.store.known.version;
       try {
-        const response = await fetch(address("live/frame"), { cache: "no-store" });
+        const response = await fetch(wb.address("live/frame", wb.store.known), { cache: "no-store" });
         if (!response.ok) throw new Error(`the live feed answered ${response.status}`);
         const buffer = await response.arrayBuffer();
         if (attempt !== this.attempt) return;

@@ -1,143 +1,14 @@
 /* One store for all views of a browser tab: the engine's state as last heard, and what the person looks at.
  *
- * Views draw `store.view()`. It is the live snapshot; a recorded step can stand in its place later
- * without a view noticing. Listeners get a set of topics: "data", "selection", "feed", "theme".
+ * Views draw `store.view()`: the live snapshot, or the recorded step that stands in its place while the
+ * person has frozen the picture. Live frames are taken over meanwhile, so that following goes on at once.
+ * Listeners get a set of topics: "data", "cursor" (shown step and recorded range), "selection", "feed", "theme".
  */
 (function (wb) {
   "use strict";
 
-  const FREE = 0, CACHED = 1, ACTIVE = 2;
+  const { Snapshot, FREE, CACHED, ACTIVE } = wb.snapshot;
   const RATE_POINTS = 64;
-  const MOVEMENTS_KEPT = 8;
-
-  /** A request as a row of the feed gives it; the order is that of REQUEST_FIELDS in telemetry/frames.py. */
-  function readRequest(row) {
-    const [key, id, status, slot, prompt, output, computed, blocks, isPrefill, preemptions,
-      family, sequences, priority, cached, miss, swapped, most, decision, preemption] = row;
-    return {
-      key, id, status, slot, prompt, output, computed, blocks, isPrefill, preemptions,
-      family, sequences, priority, cached, miss, swapped, most,
-      decision: readDecision(decision), preemption: readDecision(preemption),
-    };
-  }
-
-  /** Why a request is held back: codes, numbers, and the same in words; null for most requests. */
-  function readDecision(told) {
-    if (!told) return null;
-    const [decision, reason, numbers, cause, since, words] = told;
-    return { decision, reason, numbers, cause, since, words };
-  }
-
-  /** All blocks of one pool as parallel arrays, plus the requests and figures that go with them. */
-  class Snapshot {
-    constructor(numBlocks, blockSize) {
-      this.numBlocks = numBlocks;
-      this.blockSize = blockSize;
-      this.stepId = -1;
-      this.status = new Uint8Array(numBlocks);
-      this.filled = new Uint8Array(numBlocks);
-      this.refs = new Uint16Array(numBlocks);
-      this.owner = new Uint32Array(numBlocks);
-      this.logical = new Int32Array(numBlocks).fill(-1);
-      this.since = new Uint32Array(numBlocks);
-      this.changed = new Uint32Array(numBlocks);
-      /** Block → keys of its owners after the first, for shared blocks. */
-      this.furtherOwners = new Map();
-      this.requests = new Map();
-      this.byId = new Map();
-      this.figures = {};
-      this.tables_ = null;
-    }
-
-    /** Overwrite one block; true when it was just allocated or freed. */
-    write(id, block) {
-      const turned = (this.status[id] === ACTIVE) !== (block.status === ACTIVE);
-      for (const name of ["status", "filled", "refs", "owner", "logical", "since", "changed"]) this[name][id] = block[name];
-      return turned;
-    }
-
-    /** Take over the further owners of a frame's records: those that it does not name have none. */
-    setFurtherOwners(records, runs) {
-      for (const [id] of records) this.furtherOwners.delete(id);
-      for (const [first, length, ...keys] of runs) {
-        for (let block = first; block < first + length; block++) this.furtherOwners.set(block, keys);
-      }
-    }
-
-    /** Take over changed rows; `living` are the keys of all requests, in the engine's order. */
-    setRequests(rows, living) {
-      const changed = new Map(rows.map((row) => [row[0], readRequest(row)]));
-      const known = this.requests;
-      this.requests = new Map(living.map((key) => [key, changed.get(key) || known.get(key)]));
-      this.byId = new Map([...this.requests.values()].map((request) => [request.id, request]));
-      this.tables_ = null;
-    }
-
-    /** Whether every living request is either known or among the rows. */
-    canTake(rows, living) {
-      const given = new Set(rows.map((row) => row[0]));
-      return living.every((key) => given.has(key) || this.requests.has(key));
-    }
-
-    /** Request key → its physical blocks in logical order. */
-    tables() {
-      if (this.tables_) return this.tables_;
-      const tables = new Map();
-      for (let b = 0; b < this.numBlocks; b++) {
-        if (this.status[b] !== ACTIVE || !this.owner[b]) continue;
-        for (const key of [this.owner[b], ...(this.furtherOwners.get(b) || [])]) {
-          if (!tables.has(key)) tables.set(key, []);
-          tables.get(key).push(b);
-        }
-      }
-      for (const table of tables.values()) table.sort((a, b) => this.logical[a] - this.logical[b]);
-      return (this.tables_ = tables);
-    }
-
-    tableOf(request) {
-      return (request && this.tables().get(request.key)) || [];
-    }
-
-    /** "prefill" or "decode" for a running request, otherwise its status. Recomputing is prefill, too. */
-    phaseOf(request) {
-      if (request.status !== "running") return request.status;
-      const isPrefill = request.output === 0 || request.computed < request.prompt + request.output - 1;
-      return isPrefill ? "prefill" : "decode";
-    }
-
-    /** The first owner, whose colour the block has. */
-    ownerOf(block) {
-      return this.requests.get(this.owner[block]) || null;
-    }
-
-    /** All owners, the oldest first. */
-    ownersOf(block) {
-      const keys = [this.owner[block], ...(this.furtherOwners.get(block) || [])];
-      return keys.map((key) => this.requests.get(key)).filter(Boolean);
-    }
-
-    /** The requests that share a block with this one, and how many of its blocks are shared. */
-    sharersOf(request) {
-      const sharers = new Set();
-      const shared = this.tableOf(request).filter((block) => this.refs[block] > 1);
-      for (const block of shared) for (const owner of this.ownersOf(block)) if (owner !== request) sharers.add(owner);
-      return { numBlocks: shared.length, sharers: [...sharers] };
-    }
-
-    /** Counts over the whole pool. */
-    totals() {
-      const t = { active: 0, cached: 0, free: 0, shared: 0, saved: 0 };
-      for (let b = 0; b < this.numBlocks; b++) {
-        if (this.status[b] === FREE) t.free++;
-        else if (this.status[b] === CACHED) t.cached++;
-        else {
-          t.active++;
-          if (this.refs[b] > 1) { t.shared++; t.saved += this.refs[b] - 1; }
-        }
-      }
-      return t;
-    }
-  }
 
   const listeners = new Set();
   let pending = null;
@@ -145,6 +16,15 @@
   const store = {
     FREE, CACHED, ACTIVE, Snapshot,
     live: new Snapshot(0, 0),
+    /** A recorded step in the place of the live one, or null. */
+    past: null,
+    /** Step that everybody looks at; null follows live. It runs ahead of `past` while that is fetched. */
+    cursor: null,
+    /** First and last recorded step, -1 before the first one. */
+    range: { first: -1, last: -1 },
+    /** Why the last wish to see a recorded step could not be met, in words; null when it was. */
+    pastError: null,
+    seeking: null,
     known: { instance: 0, epoch: 0, version: 0 },
     service: null,
     rates: [],
@@ -152,70 +32,81 @@
     mode: 0,
     selection: { request: null, block: -1 },
     hover: { request: null, block: -1 },
-    /** Blocks of the last delta; null after a full frame: everything may differ. */
+    /** Blocks of the last delta; null when everything may differ from what was drawn. */
     dirty: null,
     /** Block → {at (performance.now), kind}: what just befell it, for the flash. "turned" is allocated or freed;
      *  "copy", "swap_in" and "swap_out" moved its contents. */
     flashes: new Map(),
-    /** The last movements of block contents, oldest first: {step, kind, request, blocks}. */
-    movements: [],
 
-    view() { return this.live; },
+    view() { return this.past || this.live; },
+    isFrozen() { return this.cursor !== null; },
+
+    // ------------------------------------------------------------------ live frames
 
     /** Take over a frame. False: it builds on a state that we do not hold; ask for a full one. */
     apply(frame) {
-      const { requests, living, shared, transfers } = frame.body;
+      const { requests, living, service } = frame.body;
       if (!frame.isFull && !(this.holds(frame) && this.live.canTake(requests, living))) return false;
-      const now = performance.now();
-      const lastStep = this.isSameEngine(frame) ? this.live.stepId : frame.stepId;
-      if (frame.isFull) {
-        if (!this.isSameEngine(frame)) this.forgetEngine();
-        this.live = new Snapshot(frame.numBlocks, frame.blockSize);
-        this.dirty = null;
-        this.movements = [];
-      } else if (this.dirty) {
-        for (const [id] of frame.records) this.dirty.add(id);
+      const isSame = this.isSameEngine(frame);
+      if (!isSame) this.forgetEngine();
+      const lastStep = isSame ? this.live.stepId : frame.stepId;
+      const turned = frame.isFull ? [] : this.live.take(frame);
+      if (frame.isFull) this.live = Snapshot.of(frame);
+      if (!this.past) {
+        this.markDirty(frame);
+        this.flash(turned, frame.body.transfers.filter(([step]) => step > lastStep));
       }
-      for (const [id, block] of frame.records) {
-        if (this.live.write(id, block) && !frame.isFull) this.flashes.set(id, { at: now, kind: "turned" });
-      }
-      this.live.setFurtherOwners(frame.records, shared);
-      this.takeMovements(transfers, lastStep, now);
-      this.live.stepId = frame.stepId;
-      this.live.setRequests(requests, living);
-      this.live.figures = frame.body.figures;
-      if (frame.body.service) this.service = frame.body.service;
+      if (service) this.service = service;
       this.known = { instance: frame.instance, epoch: frame.epoch, version: frame.version };
-      this.sampleRate(now);
+      this.setRange(this.live);
+      this.sampleRate(performance.now());
       this.dropEnded();
       this.notify("data");
       return true;
     },
 
-    holds(frame) { return this.isSameEngine(frame) && frame.baseVersion === this.known.version; },
-    isSameEngine(frame) { return frame.instance === this.known.instance && frame.epoch === this.known.epoch; },
-
-    /** Keep the last movements, and flash the blocks of those after the last step that we knew. */
-    takeMovements(transfers, lastStep, now) {
-      for (const [step, kind, request, blocks] of transfers) {
-        this.movements.push({ step, kind, request, blocks });
-        if (step <= lastStep) continue;
-        const touched = kind === "copy" ? blocks.filter((_, i) => i % 2) : blocks;
-        for (const block of touched) this.flashes.set(block, { at: now, kind });
-      }
-      this.movements = this.movements.slice(-MOVEMENTS_KEPT);
+    holds(frame) {
+      return this.isSameEngine(frame) && frame.baseVersion === this.known.version && frame.numBlocks === this.live.numBlocks;
     },
 
+    isSameEngine(frame) { return frame.instance === this.known.instance && frame.epoch === this.known.epoch; },
+
+    markDirty(frame) {
+      if (frame.isFull) this.dirty = null;
+      else if (this.dirty) for (const [id] of frame.records) this.dirty.add(id);
+    },
+
+    /** Flash blocks that were just allocated or freed, and those whose contents moved. */
+    flash(turned, transfers) {
+      const at = performance.now();
+      for (const block of turned) this.flashes.set(block, { at, kind: "turned" });
+      for (const [, kind, , blocks] of transfers) {
+        const touched = kind === "copy" ? blocks.filter((_, i) => i % 2) : blocks;
+        for (const block of touched) this.flashes.set(block, { at, kind });
+      }
+    },
+
+    setRange(live) {
+      const first = live.figures.first_step ?? Math.min(0, live.stepId);
+      if (first === this.range.first && live.stepId === this.range.last) return;
+      this.range = { first, last: live.stepId };
+      this.notify("cursor");
+    },
+
+    /** Another engine's steps are not ours: nothing that was looked at exists in it. */
     forgetEngine() {
       this.flashes.clear();
       this.rates = [];
+      this.range = { first: -1, last: -1 };
       this.selection = { request: null, block: -1 };
       this.hover = { request: null, block: -1 };
       this.notify("selection");
+      if (this.isFrozen()) this.follow();
     },
 
-    /** The selection of a request that ended is let go; its id may come again. */
+    /** The selection of a request that ended is let go; its id may come again. A frozen picture keeps it. */
     dropEnded() {
+      if (this.isFrozen()) return;
       for (const place of [this.selection, this.hover]) {
         if (place.request !== null && !this.live.byId.has(place.request)) { place.request = null; this.notify("selection"); }
       }
@@ -228,6 +119,73 @@
       this.rates.push({ at: now, value: this.live.figures.tokens_per_s || 0 });
       if (this.rates.length > RATE_POINTS) this.rates.shift();
     },
+
+    // ------------------------------------------------------------------ time travel
+
+    /** Freeze at a recorded step. The newest call wins; the promise ends when nothing is left to fetch. */
+    seek(step) {
+      if (this.range.last < 0) return Promise.resolve();
+      this.cursor = Math.max(this.range.first, Math.round(step));
+      this.pastError = null;
+      this.notify("cursor");
+      this.seeking ||= this.fetchPast().finally(() => { this.seeking = null; });
+      return this.seeking;
+    },
+
+    /** Freeze at the step that the live picture shows. */
+    freeze() { return this.seek(this.live.stepId); },
+
+    /** Go `delta` steps from where the person looks, within what is recorded. */
+    stepBy(delta) {
+      const from = this.isFrozen() ? this.cursor : this.live.stepId;
+      return this.seek(Math.min(this.range.last, from + delta));
+    },
+
+    /** Show the live state again. */
+    follow() {
+      this.pastError = null;
+      if (this.isFrozen()) this.show(null, null);
+    },
+
+    /** Fetch steps until the one that is wanted now is shown; one request is under way at a time. */
+    async fetchPast() {
+      while (this.isFrozen() && !(this.past && this.past.stepId === this.cursor)) {
+        const wanted = this.cursor;
+        let frame = null, error = null;
+        try { frame = await readFrame(wanted); } catch (caught) { error = String(caught.message || caught); }
+        if (!this.isFrozen()) return;
+        if (frame && !this.isSameEngine(frame)) { this.follow(); return; }
+        const isNewest = this.cursor === wanted;
+        if (frame) this.show(Snapshot.of(frame), isNewest ? wanted : this.cursor, frame.body.transfers);
+        if (isNewest) {
+          this.pastError = error;
+          if (error) this.keepCursor();
+          return;
+        }
+      }
+    },
+
+    /** A step that could not be had leaves the picture where it was. */
+    keepCursor() {
+      this.cursor = this.past ? this.past.stepId : null;
+      this.notify("cursor");
+    },
+
+    /** Put a recorded step, or null for the live one, in front of everybody. */
+    show(past, cursor, transfers) {
+      const before = this.view();
+      this.flashes.clear();
+      this.past = past;
+      this.cursor = cursor;
+      this.dirty = null;
+      if (past && past.stepId === before.stepId + 1) this.flash(turnedBetween(before, past), transfers);
+      else if (past && past.stepId === before.stepId - 1) this.flash(turnedBetween(before, past), []);
+      this.dropEnded();
+      this.notify("data");
+      this.notify("cursor");
+    },
+
+    // ------------------------------------------------------------------ what the person looks at
 
     select(request, block) {
       this.selection = { request, block };
@@ -254,6 +212,8 @@
       return view.byId.get(this.hover.request) || view.byId.get(this.selection.request) || null;
     },
 
+    // ------------------------------------------------------------------ listeners
+
     subscribe(listener) {
       listeners.add(listener);
       return () => listeners.delete(listener);
@@ -271,6 +231,27 @@
       });
     },
   };
+
+  /** The full frame of a recorded step. */
+  async function readFrame(step) {
+    const response = await fetch(wb.address("history/frame", { step }), { cache: "no-store" });
+    if (!response.ok) {
+      const told = await response.json().catch(() => ({}));
+      throw new Error(told.error || `the history answered ${response.status}`);
+    }
+    const frame = wb.decodeFrame(await response.arrayBuffer());
+    if (!frame.isFull) throw new wb.FrameError("a recorded step came as a delta");
+    return frame;
+  }
+
+  /** Blocks that are active in one of two states only. */
+  function turnedBetween(before, after) {
+    const turned = [];
+    for (let block = 0; block < after.numBlocks; block++) {
+      if ((before.status[block] === ACTIVE) !== (after.status[block] === ACTIVE)) turned.push(block);
+    }
+    return turned;
+  }
 
   wb.store = store;
 })((window.wb = window.wb || {}));
