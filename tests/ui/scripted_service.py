@@ -53,6 +53,7 @@ class ScriptedService:
         self.priorities: dict[str, int] = {}
         self.listeners: dict[str, Callable[[Event], None]] = {}
         self.aborted: list[str] = []
+        self.preempted: list[str] = []
         self.refusal: WorkbenchError | None = None
         self.reloads: list[EngineConfig] = []
         self.limits: list[dict[str, Any]] = []
@@ -81,6 +82,9 @@ class ScriptedService:
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
+
+    def preempt(self, request_id: str) -> None:
+        self.preempted.append(request_id)
 
     def reload(self, config: EngineConfig, drain_s: float = 30.0) -> None:
         if self.refusal is not None:

@@ -40,6 +40,10 @@ class ActiveTurns:
         """Whether an answer of this session is under way."""
         return session in self._by_session
 
+    def request_ids(self, session: str) -> tuple[str, ...]:
+        """Return the requests of a session that the engine has accepted and that have not ended."""
+        return tuple(turn.request_id for turn in self._by_session.get(session, []) if turn.request_id is not None)
+
     def stop(self, session: str) -> int:
         """Abort every answer of a session; returns how many there were."""
         turns = self._by_session.get(session, [])

@@ -7,7 +7,7 @@ the engine's request, whatever it was waiting for.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,11 +19,9 @@ from workbench.errors import WorkbenchError
 from workbench.telemetry.records import FinishReason
 from workbench.ui import markup
 from workbench.ui.active_turns import ActiveTurns
-from workbench.ui.background import BackgroundLoad
 from workbench.ui.chat_session import NOTHING_YET, stream_answer
 from workbench.ui.chat_widgets import ChatWidgets
 from workbench.ui.conversations import Conversations
-from workbench.ui.notes import note
 from workbench.ui.phases import Phase
 from workbench.ui.sampling_form import as_mapping, priority_of, sampling_params
 from workbench.ui.transcript import take_away
@@ -65,7 +63,7 @@ class ChatHandlers:
         self, request: gr.Request, message: str, edited: float | None, system_prompt: str, *sampling: Any
     ) -> Changes:
         """Append a message, or put it in the place of the one that is edited, and stream the answer."""
-        session = _session(request)
+        session = session_of(request)
         if not message.strip() or self.turns.is_busy(session):
             yield {self.widgets.message: gr.skip()}
             return
@@ -78,7 +76,7 @@ class ChatHandlers:
 
     async def begin_edit(self, request: gr.Request, event: gr.SelectData) -> dict[Any, Any]:
         """Put an earlier message into the message box; sending it cuts the conversation there."""
-        session, index = _session(request), int(event.index)
+        session, index = session_of(request), int(event.index)
         conversation = self.conversations.of(session)
         is_known = 0 <= index < len(conversation) and conversation[index].role == "user"
         if not is_known or self.turns.is_busy(session):
@@ -87,7 +85,7 @@ class ChatHandlers:
 
     async def choose(self, request: gr.Request, event: gr.EventData) -> dict[Any, Any]:
         """Go on with another one of the last turn's answers."""
-        session = _session(request)
+        session = session_of(request)
         conversation = self.conversations.of(session)
         chosen = with_chosen_answer(conversation, int(event.index), int(event.answer))
         if chosen == conversation or self.turns.is_busy(session):
@@ -116,7 +114,7 @@ class ChatHandlers:
 
     async def regenerate(self, request: gr.Request, system_prompt: str, *sampling: Any) -> Changes:
         """Ask for the last answer again."""
-        session = _session(request)
+        session = session_of(request)
         asked = without_last_answer(self.conversations.of(session))
         async with aclosing(self._answer(session, asked, system_prompt, sampling)) as changes:
             async for change in changes:
@@ -124,7 +122,7 @@ class ChatHandlers:
 
     async def drop_oldest(self, request: gr.Request, system_prompt: str, *sampling: Any) -> Changes:
         """Forget the oldest turns until the context has room again, then ask for the last answer again."""
-        session, max_tokens = _session(request), as_mapping(sampling)["max_tokens"]
+        session, max_tokens = session_of(request), as_mapping(sampling)["max_tokens"]
         asked = without_last_answer(self.conversations.of(session))
         kept = drop_oldest_turns(self.service, asked, system_prompt, int(max_tokens) if max_tokens else None)
         async with aclosing(self._answer(session, kept, system_prompt, sampling)) as changes:
@@ -133,11 +131,11 @@ class ChatHandlers:
 
     async def stop(self, request: gr.Request) -> None:
         """End the answer under way; its own handler then shows what there is of it."""
-        self.turns.stop(_session(request))
+        self.turns.stop(session_of(request))
 
     async def clear(self, request: gr.Request) -> dict[Any, Any]:
         """Forget the conversation."""
-        self.conversations.keep(_session(request), ())
+        self.conversations.keep(session_of(request), ())
         return {**self._idle(()), self.widgets.chatbot: [], self.widgets.request_map: None}
 
     async def _answer(
@@ -205,19 +203,6 @@ class ChatHandlers:
         return {"role": "assistant", "content": content}
 
 
-def _session(request: gr.Request) -> str:
+def session_of(request: gr.Request) -> str:
     """The browser tab that an event comes from."""
     return request.session_hash or ""
-
-
-def background_handler(load: BackgroundLoad) -> Callable[[], Awaitable[str]]:
-    """Return the handler of the background button: it adds requests and says so, or says why not."""
-
-    async def add() -> str:
-        try:
-            ids = load.add()
-        except WorkbenchError as error:
-            return note(str(error), is_error=True)
-        return note(f"Added {ids[0]} to {ids[-1]}; {load.num_unfinished} under way.")
-
-    return add

@@ -35,6 +35,8 @@ class ChatWidgets:
     """Copies and saves what is its value: see `transcript.take_away`. Selects messages to edit and answers to keep."""
     suggestions: list[gr.Button]
     add_background: gr.Button
+    add_burst: gr.Button
+    preempt: gr.Button
     background_note: gr.HTML
 
     @property

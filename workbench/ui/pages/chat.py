@@ -7,11 +7,12 @@ from typing import Any, Final
 import gradio as gr
 
 from workbench.engine.service import EngineService
-from workbench.ui.background import REQUESTS_PER_CLICK, BackgroundLoad
-from workbench.ui.chat_handlers import ChatHandlers, background_handler
+from workbench.ui.background import REQUESTS_PER_CLICK
+from workbench.ui.chat_handlers import ChatHandlers
 from workbench.ui.chat_widgets import ChatWidgets
 from workbench.ui.components.block_map import compact_map
 from workbench.ui.components.chat_tools import chat_tools
+from workbench.ui.load_handlers import LoadHandlers
 from workbench.ui.sidebar import Sidebar
 from workbench.ui.suggestions import SUGGESTIONS
 
@@ -24,9 +25,9 @@ EMPTY_CHAT: Final = (
 def build_chat_page(service: EngineService, sidebar: Sidebar) -> None:
     """Lay out the Chat tab and wire its events. Call inside its `gr.Tab`."""
     widgets = _lay_out()
-    _wire(ChatHandlers(service, widgets), sidebar, widgets)
-    add = background_handler(BackgroundLoad(service))
-    widgets.add_background.click(add, None, widgets.background_note, queue=False, trigger_mode="multiple", **_PRIVATE)
+    handlers = ChatHandlers(service, widgets)
+    _wire(handlers, sidebar, widgets)
+    _wire_load(LoadHandlers(service, handlers.turns), widgets)
 
 
 FOCUS_MESSAGE: Final = "() => document.querySelector('#wb-message textarea').focus()"
@@ -56,6 +57,15 @@ def _wire(handlers: ChatHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> Non
     edit.then(None, js=FOCUS_MESSAGE, **_PRIVATE)
     widgets.tools.option_select(handlers.choose, None, widgets.choice_outputs, queue=False, **_PRIVATE)
     widgets.cancel_edit.click(handlers.cancel_edit, None, changed_by_edit, queue=False, **_PRIVATE)
+
+
+def _wire_load(load: LoadHandlers, widgets: ChatWidgets) -> None:
+    for button, handler in (
+        (widgets.add_background, load.add),
+        (widgets.add_burst, load.burst),
+        (widgets.preempt, load.preempt),
+    ):
+        button.click(handler, None, widgets.background_note, queue=False, trigger_mode="multiple", **_PRIVATE)
 
 
 def _lay_out() -> ChatWidgets:
@@ -144,8 +154,11 @@ def _load_card() -> dict[str, Any]:
     with gr.Column(elem_classes="wb-card", min_width=0):
         gr.HTML('<h3>Load the engine</h3><p class="wb-note">Sends real requests that share the pool with yours.</p>')
         button = gr.Button(f"Add {REQUESTS_PER_CLICK} background requests", size="sm", elem_id="wb-background")
+        with gr.Row(elem_classes="wb-button-row"):
+            burst = gr.Button("Shared-prefix burst", size="sm", elem_id="wb-burst", min_width=0)
+            preempt = gr.Button("Force preemption", size="sm", elem_id="wb-preempt", min_width=0)
         note = gr.HTML("", elem_id="wb-background-note")
-    return {"add_background": button, "background_note": note}
+    return {"add_background": button, "add_burst": burst, "preempt": preempt, "background_note": note}
 
 
 def _small_button(label: str, elem_id: str, *, interactive: bool = True) -> gr.Button:

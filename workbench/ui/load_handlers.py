@@ -1,0 +1,67 @@
+"""What the buttons do that load the engine and disturb it, so that there is something to see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import gradio as gr
+
+from workbench.engine.service import EngineService
+from workbench.errors import WorkbenchError
+from workbench.telemetry.records import RequestStatus
+from workbench.ui.active_turns import ActiveTurns
+from workbench.ui.background import BackgroundLoad
+from workbench.ui.chat_handlers import session_of
+from workbench.ui.notes import note
+from workbench.ui.phases import belongs_to
+from workbench.ui.prefix_burst import REQUESTS, PrefixBurst
+
+
+@dataclass
+class LoadHandlers:
+    """The handlers of one page. Each returns the note below the buttons: what was done, or why not."""
+
+    service: EngineService
+    turns: ActiveTurns
+    """Answers under way, by visitor."""
+    load: BackgroundLoad = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.load = BackgroundLoad(self.service)
+
+    async def add(self) -> str:
+        """Add background requests of varied length."""
+        try:
+            ids = self.load.add()
+        except WorkbenchError as error:
+            return note(str(error), is_error=True)
+        return note(f"Added {ids[0]} to {ids[-1]}; {self.load.num_unfinished} under way.")
+
+    async def burst(self) -> str:
+        """Add requests whose prompts begin alike."""
+        try:
+            first = PrefixBurst(self.service, self.load).start()
+        except WorkbenchError as error:
+            return note(str(error), is_error=True)
+        if not self.service.config.enable_prefix_caching or self.service.config.kv_layout == "contiguous":
+            return note(f"Added {first}; {REQUESTS - 1} more follow. Nothing is shared: the prefix cache is off.")
+        return note(f"Added {first}; {REQUESTS - 1} more follow once their common prefix is computed, and share it.")
+
+    async def preempt(self, request: gr.Request) -> str:
+        """Preempt the visitor's own answer; where none is under way, the newest background request that runs."""
+        victims = self._victims(session_of(request))
+        if not victims:
+            return note("Nothing of yours runs. Send a message or add background requests first.")
+        try:
+            for request_id in victims:
+                self.service.preempt(request_id)
+        except WorkbenchError as error:
+            return note(str(error), is_error=True)
+        return note(f"{', '.join(victims)} has to make room in the next step and goes on later.")
+
+    def _victims(self, session: str) -> tuple[str, ...]:
+        """Return whom to preempt: requests that run, of this visitor or of the background load."""
+        newest = self.service.recorder.latest
+        running = [r.request_id for r in newest.requests if r.status is RequestStatus.RUNNING] if newest else []
+        own = [name for name in self.turns.request_ids(session) if any(belongs_to(each, name) for each in running)]
+        return tuple(own) or tuple(name for name in self.load.open_ids if name in running)[-1:]
