@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.kv_cache_manager import Demand, KVCacheManager
+from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.room import Demand
 
 NUM_BLOCKS, BLOCK_SIZE = 12, 4
 

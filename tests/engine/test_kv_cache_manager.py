@@ -1,5 +1,6 @@
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.kv_cache_manager import Demand, KVCacheManager
+from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.room import Demand
 from workbench.telemetry.records import BlockState, BlockStatus, BlockTransfer, TransferKind
 
 

@@ -5,7 +5,9 @@ import pytest
 from tests.engine.simulation import Simulation, shares
 from workbench.engine.block_key import BlockKey
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.kv_cache_manager import Demand, KVCacheManager, PrefixMatch
+from workbench.engine.context_lookup import PrefixMatch
+from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.room import Demand
 from workbench.telemetry.records import BlockStatus, CacheMiss
 
 

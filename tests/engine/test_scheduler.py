@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tests.engine.simulation import EOS, Simulation, decisions, shares
-from workbench.engine.kv_cache_manager import Demand
+from workbench.engine.room import Demand
 from workbench.engine.scheduler_output import Draw, ModelRunnerOutput
 from workbench.errors import KVCacheExhaustedError
 from workbench.telemetry.records import FinishReason, RequestStatus

@@ -3,7 +3,8 @@
 from tests.engine.simulation import Simulation, decisions
 from workbench.engine.block_pool import BlockPool
 from workbench.engine.block_tables import NO_BLOCK
-from workbench.engine.kv_cache_manager import Demand, KVCacheManager
+from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.room import Demand
 from workbench.telemetry.records import FinishReason, TransferKind
 
 

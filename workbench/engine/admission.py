@@ -6,10 +6,11 @@ import itertools
 from typing import Final
 
 from workbench.engine.block_key import common_length
-from workbench.engine.kv_cache_manager import Demand, PrefixMatch, Room
+from workbench.engine.context_lookup import PrefixMatch
 from workbench.engine.plan_draft import PlanDraft
 from workbench.engine.policies.admission import AdmissionPolicy
 from workbench.engine.request import Request
+from workbench.engine.room import Demand, Room
 from workbench.engine.roster import Roster
 from workbench.engine.step_limits import StepLimits
 from workbench.telemetry.records import Reason

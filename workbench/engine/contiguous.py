@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.kv_cache_manager import Demand, KVCacheManager, PrefixMatch, Room
+from workbench.engine.context_lookup import PrefixMatch
+from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.room import Demand, Room
 from workbench.engine.runs import Run, longest, runs_of
 
 

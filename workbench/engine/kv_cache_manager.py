@@ -19,75 +19,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from workbench.engine.block_key import HashFunction
 from workbench.engine.block_pool import BlockPool
-from workbench.engine.block_tables import NO_BLOCK, BlockTables, Table
-from workbench.engine.prefix_cache import Prefix
-from workbench.engine.swap_space import SwappedContext, SwapSpace
+from workbench.engine.block_tables import NO_BLOCK, BlockTables
+from workbench.engine.context_lookup import ContextLookup, PrefixMatch
+from workbench.engine.room import Demand, Room
+from workbench.engine.swap_space import SwapSpace
 from workbench.telemetry.records import BlockState, BlockTransfer, CacheMiss, PoolSnapshot, TransferKind
-
-
-@dataclass(frozen=True)
-class PrefixMatch:
-    """The beginning of a context that need not be computed: cached blocks, then what lies in host memory."""
-
-    tables: tuple[Table, ...] = ((),)
-    """Of each group of layers: blocks in logical order, `NO_BLOCK` behind the window."""
-    num_tokens: int = 0
-    """Tokens in these blocks."""
-    num_cached_blocks: int = 0
-    """How many of the blocks nobody holds: taking them uses up free blocks."""
-    miss: CacheMiss | None = None
-    """Why it is no longer; None when every block that may be shared was found."""
-    differs_at: int | None = None
-    """For `CacheMiss.DIFFERS`: the first position whose token differs from what is cached."""
-    host_tables: tuple[Table, ...] = ()
-    """Of each group of layers: blocks of the swap space that hold what follows."""
-    num_swapped_tokens: int = 0
-    """Tokens of the context up to the end of these, 0 without any."""
-
-    @property
-    def num_known_tokens(self) -> int:
-        """Tokens of the context that need not be computed."""
-        return max(self.num_tokens, self.num_swapped_tokens)
-
-    @property
-    def num_host_blocks(self) -> int:
-        """Blocks to be copied from host memory."""
-        return sum(map(len, self.host_tables))
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What a request that is to run wants to hold, in tokens of its context."""
-
-    num_tokens: int
-    """All that are known."""
-    most_tokens: int = 0
-    """All that may come, which only a layout without paging looks at."""
-    step_tokens: int = 1 << 30
-    """Most that one step adds, which only a sliding window looks at."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a waiting request needs, and what there is for it."""
-
-    needed_blocks: int
-    """Blocks beyond those that it finds in the cache."""
-    free_blocks: int
-    """Blocks that can be taken besides those."""
-    claim: int
-    """How many of the free blocks it would use up, cached ones that it finds included."""
-    longest_run: int | None = None
-    """Where blocks must be consecutive: as many as the longest run of free ones has."""
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether it fits."""
-        return self.needed_blocks <= (self.free_blocks if self.longest_run is None else self.longest_run)
 
 
 class KVCacheManager:
@@ -117,6 +56,7 @@ class KVCacheManager:
         self.groups = tuple(
             BlockTables(pool, window, (*extra_keys, number), hash_function) for number, window in enumerate(windows)
         )
+        self._lookup = ContextLookup(pool, self.groups, self.swap_space)
         self._transfers: list[BlockTransfer] = []
 
     # ---------------------------------------------------------------------------------- counts
@@ -185,69 +125,17 @@ class KVCacheManager:
     ) -> PrefixMatch:
         """Return the beginning of a context that need not be computed: cached, or in host memory. Nothing changes."""
         if not self.enable_prefix_caching:
-            found = self._match_of((), CacheMiss.DISABLED)
-        elif not may_use_cache:
-            found = self._match_of((), CacheMiss.BYPASSED)
-        else:
-            found = self._match_cache(request_id, token_ids, cache_salt)
-        swapped = self.swap_space.contexts.get(request_id)
-        return found if swapped is None else self._with_swapped(found, swapped)
-
-    def _match_cache(self, request_id: str, token_ids: Sequence[int], cache_salt: str) -> PrefixMatch:
-        """Of the groups, the one that finds least decides."""
-        found = [group.prefixes.match(request_id, token_ids, cache_salt) for group in self.groups]
-        least: Prefix = min(found, key=lambda each: len(each.block_ids))
-        count = len(least.block_ids)
-        return self._match_of([each.block_ids[:count] for each in found], least.miss, least.differs_at)
-
-    def _match_of(
-        self, tables: Sequence[Table], miss: CacheMiss | None = None, differs_at: int | None = None
-    ) -> PrefixMatch:
-        """Drop from the blocks that were found those behind the window."""
-        if not tables or not tables[0]:
-            return PrefixMatch(((),) * len(self.groups), miss=miss, differs_at=differs_at)
-        num_tokens = len(tables[0]) * self.pool.block_size
-        kept: list[Table] = []
-        for group, table in zip(self.groups, tables, strict=True):
-            first = group.first_needed(num_tokens)
-            kept.append((NO_BLOCK,) * first + tuple(table[first:]))
-        num_cached = sum(self.pool.is_cached(block_id) for table in kept for block_id in table)
-        return PrefixMatch(tuple(kept), num_tokens, num_cached, miss, differs_at)
-
-    def _with_swapped(self, found: PrefixMatch, swapped: SwappedContext) -> PrefixMatch:
-        """Append to what is cached what lies in host memory behind it."""
-        if swapped.num_tokens <= found.num_tokens:
-            return found
-        tables, host_tables = [], []
-        for table, places in zip(found.tables, swapped.tables, strict=True):
-            num_gone = sum(place == NO_BLOCK for place in places)
-            # Blocks before one that was not kept are behind the window, too.
-            tables.append(table if num_gone <= len(table) else (NO_BLOCK,) * num_gone)
-            host_tables.append(places[len(tables[-1]) :])
-        num_cached = sum(self.pool.is_cached(block_id) for table in tables for block_id in table)
-        return replace(
-            found,
-            tables=tuple(tables),
-            num_cached_blocks=num_cached,
-            host_tables=tuple(host_tables),
-            num_swapped_tokens=swapped.num_tokens,
-        )
+            return self._lookup.match_nothing(request_id, CacheMiss.DISABLED)
+        if not may_use_cache:
+            return self._lookup.match_nothing(request_id, CacheMiss.BYPASSED)
+        return self._lookup.match(request_id, token_ids, cache_salt)
 
     def match_fork(self, request_id: str, source_id: str, num_tokens: int, found: PrefixMatch) -> PrefixMatch:
         """Return the better of a match and the full blocks that hold the first `num_tokens` tokens of another request.
 
         Both contexts agree in these tokens.
         """
-        num_blocks = num_tokens // self.pool.block_size
-        if not self.shares_blocks or num_blocks * self.pool.block_size <= found.num_tokens:
-            return found
-        tables = [group.prefix_of(source_id, num_blocks) for group in self.groups]
-        whole = [table for table in tables if table is not None]
-        if len(whole) < len(tables):
-            return found
-        better = self._match_of(whole, found.miss, found.differs_at)
-        swapped = self.swap_space.contexts.get(request_id)
-        return better if swapped is None else self._with_swapped(better, swapped)
+        return self._lookup.match_fork(request_id, source_id, num_tokens, found) if self.shares_blocks else found
 
     def room(self, demand: Demand, match: PrefixMatch) -> Room:
         """Return what a request without blocks needs to begin with `match` and hold what it demands."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from workbench.engine.kv_cache_manager import PrefixMatch
+from workbench.engine.context_lookup import PrefixMatch
 from workbench.engine.messages import TokenLogprobs
 from workbench.sampling_params import MAX_SEED, SamplingParams
 from workbench.telemetry.records import FinishReason, RequestStatus
