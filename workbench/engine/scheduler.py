@@ -17,14 +17,16 @@ from dataclasses import dataclass, field
 
 from workbench.engine.admission import Admission
 from workbench.engine.beam_steps import advance_beams, begin_beams
+from workbench.engine.context_lookup import PrefixMatch
 from workbench.engine.ending import reason_to_end
-from workbench.engine.kv_cache_manager import Demand, KVCacheManager, PrefixMatch
+from workbench.engine.kv_cache_manager import KVCacheManager
 from workbench.engine.messages import TokenLogprobs
 from workbench.engine.plan_draft import PlanDraft
 from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.policies.admission import AdmissionPolicy
 from workbench.engine.preemption import Preemption
 from workbench.engine.request import Request
+from workbench.engine.room import Demand
 from workbench.engine.roster import Roster
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.engine.share import share_of
