@@ -13,19 +13,28 @@ from workbench.telemetry.records import BlockState, PoolSnapshot, StepRecord
 
 
 class FakeRecorder:
-    """`since` and `blocks_at` of the simulated engine, the latter as of its last step."""
+    """`since` and `blocks_at` of the simulated engine; steps beyond the capacity are still in `records`."""
 
     def __init__(self) -> None:
         self.engine = SimulatedEngine()
         self.records: list[StepRecord] = []
         self.capacity = 10_000
 
-    def since(self, step_id: int) -> list[StepRecord]:
-        return [record for record in self.records[-self.capacity :] if record.step_id > step_id]
+    @property
+    def first_step(self) -> int:
+        return self.records[-self.capacity :][0].step_id if self.records else -1
+
+    def since(self, step_id: int, most: int | None = None) -> list[StepRecord]:
+        return [record for record in self.records[-self.capacity :] if record.step_id > step_id][:most]
 
     def blocks_at(self, step_id: int) -> dict[int, BlockState]:
-        assert step_id == self.engine.step_id
-        return {block.block_id: block for block in self.engine.snapshot().blocks}
+        if step_id < self.first_step:
+            raise KeyError(step_id)
+        blocks: dict[int, BlockState] = {}
+        for record in self.records:
+            if record.step_id <= step_id:
+                blocks |= {block.block_id: block for block in record.block_changes}
+        return blocks
 
 
 class FakeService:

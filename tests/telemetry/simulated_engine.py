@@ -67,6 +67,7 @@ class SimulatedEngine:
         self.running: list[SimulatedRequest] = []
         self.waiting: list[SimulatedRequest] = []
         self.next_id = 1
+        self.num_forks: dict[str, int] = {}
         self.num_swap_blocks = self.num_free_swap_blocks = num_swap_blocks
         self.transfers: list[BlockTransfer] = []
         self.explanations: list[Explanation] = []
@@ -94,8 +95,8 @@ class SimulatedEngine:
     def fork(self, request_id: str) -> str:
         """Give a running request another answer, which shares all its blocks until it writes."""
         parent = next(request for request in self.running if request.request_id == request_id)
-        siblings = [r for r in [*self.running, *self.waiting] if r.family == parent.family]
-        child = replace(parent, request_id=f"{parent.family}.{len(siblings)}", table=list(parent.table))
+        number = self.num_forks[parent.family] = self.num_forks.get(parent.family, 0) + 1
+        child = replace(parent, request_id=f"{parent.family}.{number}", table=list(parent.table))
         for block in child.table:
             self.owners[block].append(child.request_id)
         self.running.append(child)

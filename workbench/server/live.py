@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, HTTPException, Request, Response, WebSocket, WebSocketDisconnect
-from starlette.datastructures import Headers
 
-from workbench.server.feed import EngineDoor, LiveFeed, Words
+from workbench.server.feed import EngineDoor, LiveFeed
 from workbench.server.health import build_health_router
+from workbench.server.history import build_history_router
+from workbench.server.origin import is_same_host
+from workbench.server.state_frame import Words
 
 MIN_INTERVAL_S = 0.1
 """Time between two frames of a socket: 10 Hz."""
@@ -28,7 +29,7 @@ POLICY_VIOLATION = 1008
 def build_live_router(
     service: EngineDoor, words: Words, *, interval_s: float = MIN_INTERVAL_S, heartbeat_s: float = HEARTBEAT_S
 ) -> APIRouter:
-    """Return a router with `/live`, `/live/frame` and `/health`. Needs `websockets` under uvicorn.
+    """Return a router with `/live`, `/live/frame`, `/history/…` and `/health`. Needs `websockets` under uvicorn.
 
     Args:
         service: the engine door; the feed subscribes to it for the life of the router.
@@ -44,7 +45,7 @@ def build_live_router(
         """One frame for a client that cannot hold a socket."""
         if not is_same_host(request.headers):
             raise HTTPException(403, "the live feed answers pages of its own host only")
-        feed.drain()
+        await feed.catch_up()
         base = version if feed.is_known(instance, epoch, version) else 0
         return Response(feed.frame(base), media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
 
@@ -55,7 +56,7 @@ def build_live_router(
             await socket.close(POLICY_VIOLATION, "the live feed answers pages of its own host only")
             return
         await socket.accept()
-        feed.drain()
+        feed.drain_slice()
         base = version if feed.is_known(instance, epoch, version) else 0
         gone = asyncio.create_task(_until_gone(socket))
         try:
@@ -63,6 +64,7 @@ def build_live_router(
         finally:
             gone.cancel()
 
+    router.include_router(build_history_router(feed, words))
     router.include_router(build_health_router(service))
     return router
 
@@ -74,23 +76,18 @@ async def _send_frames(
     epoch = feed.state.epoch
     last_sent_s = -heartbeat_s
     while not gone.done():
-        version = feed.drain()
+        is_behind = feed.drain_slice()
         if feed.state.epoch != epoch:
             base, epoch = 0, feed.state.epoch
-        if version != base or loop.time() - last_sent_s >= heartbeat_s:
+        version, waited_s = feed.state.version, loop.time() - last_sent_s
+        if (version != base and waited_s >= interval_s) or waited_s >= heartbeat_s:
             with contextlib.suppress(WebSocketDisconnect):  # `gone` ends the loop
                 await socket.send_bytes(feed.frame(base))
             base, last_sent_s = version, loop.time()
-        await asyncio.wait({gone}, timeout=interval_s)
+        await asyncio.wait({gone}, timeout=0 if is_behind else interval_s)
 
 
 async def _until_gone(socket: WebSocket) -> None:
     """Return when the client leaves. What it sends is read and dropped."""
     while (await socket.receive())["type"] != "websocket.disconnect":
         pass
-
-
-def is_same_host(headers: Headers) -> bool:
-    """Whether a request comes from a page of the host it is sent to, or from no page at all."""
-    origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()

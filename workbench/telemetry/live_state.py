@@ -68,20 +68,33 @@ class LiveState:
         self.further_owners: dict[int, tuple[int, ...]] = {}
         """Keys of the owners after the first, for the blocks that have some."""
         self.traffic = LiveTraffic()
-        self._requests = LiveRequests()
+        self.request_list = LiveRequests()
+        """All requests, their colours and keys."""
         self._block_versions: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
-        self._rate = _TokenRate()
-        self._latest: StepRecord | None = None
+        self.rate = TokenRate()
+        self.latest: StepRecord | None = None
+        """The newest record."""
+
+    def copy(self) -> LiveState:
+        """Return the same state, to go on by itself. Costs 24 bytes for each block, and the requests."""
+        twin = LiveState()
+        twin.epoch, twin.block_size = self.epoch, self.block_size
+        twin.version, twin.step_id = self.version, self.step_id
+        twin.blocks, twin._block_versions = self.blocks.copy(), self._block_versions.copy()
+        twin.further_owners = dict(self.further_owners)
+        twin.traffic, twin.request_list = self.traffic.copy(), self.request_list.copy()
+        twin.rate, twin.latest = self.rate.copy(), self.latest
+        return twin
 
     @property
     def requests(self) -> dict[str, LiveRequest]:
         """The requests that have not ended, by id."""
-        return self._requests.by_id
+        return self.request_list.by_id
 
     @property
     def named(self) -> list[LiveRequest]:
         """Those that views name: running ones first, then the beginning of the queue."""
-        return self._requests.named
+        return self.request_list.named
 
     @property
     def num_blocks(self) -> int:
@@ -99,9 +112,9 @@ class LiveState:
         self._block_versions = np.full(num_blocks, self.version, np.uint32)
         self.further_owners = {}
         self.traffic = LiveTraffic()
-        self._requests = LiveRequests()
-        self._rate = _TokenRate()
-        self._latest = None
+        self.request_list = LiveRequests()
+        self.rate = TokenRate()
+        self.latest = None
 
     def apply(self, record: StepRecord) -> None:
         """Fold one step. Records of an epoch come in order; one that is already known is ignored."""
@@ -109,12 +122,12 @@ class LiveState:
             return
         self.version += 1
         self.step_id = record.step_id
-        self._requests.apply(record, self.version)
+        self.request_list.apply(record, self.version)
         self.traffic.apply(record.transfers, record.step_id, self.version)
         for block in record.block_changes:
             self._write_block(block, record.step_id)
-        self._rate.add(record.started_s + record.duration_s, sum(r.num_new_tokens for r in record.requests))
-        self._latest = record
+        self.rate.add(record.started_s + record.duration_s, sum(r.num_new_tokens for r in record.requests))
+        self.latest = record
 
     def keyframe(self, blocks: Iterable[BlockState], latest: StepRecord) -> None:
         """Take over a whole pool after records were lost. Living requests keep their colours.
@@ -125,9 +138,9 @@ class LiveState:
         """
         self.version += 1
         self.step_id = latest.step_id
-        self._requests.apply(latest, self.version)
+        self.request_list.apply(latest, self.version)
         self.traffic.apply(latest.transfers, latest.step_id, self.version)
-        self._latest = latest
+        self.latest = latest
         for block in blocks:
             self._write_block(block, latest.step_id)
 
@@ -137,13 +150,13 @@ class LiveState:
 
     def figures(self, now_s: float) -> Figures:
         """Return the header's numbers at `now_s` (seconds of `time.monotonic`)."""
-        latest = self._latest
+        latest = self.latest
         if latest is None:
             return Figures(0, 0, 0.0, 0, 0, 0.0)
         return Figures(
             num_running=latest.num_running,
             num_waiting=latest.num_waiting,
-            tokens_per_s=self._rate.at(now_s),
+            tokens_per_s=self.rate.at(now_s),
             num_active_blocks=latest.num_active_blocks,
             num_cached_blocks=latest.num_cached_blocks,
             step_s=latest.duration_s,
@@ -178,26 +191,32 @@ class LiveState:
             self.further_owners.pop(block.block_id, None)
 
 
-class _TokenRate:
+class TokenRate:
     """Output tokens per second over the last `RATE_WINDOW_S` seconds."""
 
-    def __init__(self) -> None:
-        self._steps: deque[tuple[float, int]] = deque()
-        self._busy_since_s: float | None = None
+    def __init__(self, steps: Iterable[tuple[float, int]] = (), busy_since_s: float | None = None) -> None:
+        """Go on from the ends of steps (seconds) with their tokens, and the time at which the work began."""
+        self.steps = deque(steps)
+        self.busy_since_s = busy_since_s
+
+    def copy(self) -> TokenRate:
+        """Return the same rate, to go on by itself."""
+        return TokenRate(self.steps, self.busy_since_s)
 
     def add(self, ended_s: float, num_tokens: int) -> None:
+        """Count the tokens of a step."""
         self._forget(ended_s)
-        if not self._steps:
-            self._busy_since_s = ended_s
-        self._steps.append((ended_s, num_tokens))
+        if not self.steps:
+            self.busy_since_s = ended_s
+        self.steps.append((ended_s, num_tokens))
 
     def at(self, now_s: float) -> float:
-        self._forget(now_s)
-        if not self._steps or self._busy_since_s is None:
+        """Return the rate at a time. Changes nothing: what is shown must not depend on who looked before."""
+        if self.busy_since_s is None:
             return 0.0
-        span = min(RATE_WINDOW_S, max(0.5, now_s - self._busy_since_s))
-        return sum(n for _, n in self._steps) / span
+        span = min(RATE_WINDOW_S, max(0.5, now_s - self.busy_since_s))
+        return sum(n for ended_s, n in self.steps if ended_s > now_s - RATE_WINDOW_S) / span
 
     def _forget(self, now_s: float) -> None:
-        while self._steps and self._steps[0][0] <= now_s - RATE_WINDOW_S:
-            self._steps.popleft()
+        while self.steps and self.steps[0][0] <= now_s - RATE_WINDOW_S:
+            self.steps.popleft()

@@ -34,6 +34,13 @@ class LiveTraffic:
         """Blocks moved since the epoch began, as far as its records were seen."""
         self._movements: deque[Movement] = deque(maxlen=MOVEMENTS_KEPT)
 
+    def copy(self) -> LiveTraffic:
+        """Return the same traffic, to go on by itself."""
+        twin = LiveTraffic()
+        twin.num_blocks = dict(self.num_blocks)
+        twin._movements.extend(self._movements)
+        return twin
+
     def apply(self, transfers: Iterable[BlockTransfer], step_id: int, version: int) -> None:
         """Take in the transfers of one step."""
         for (kind, request_id), group in groupby(transfers, key=lambda transfer: (transfer.kind, transfer.request_id)):
@@ -44,6 +51,10 @@ class LiveTraffic:
     def since(self, version: int) -> list[Movement]:
         """Return the movements after a version of the live state, the oldest first; no more than are kept."""
         return [movement for movement in self._movements if movement.version > version]
+
+    def in_step(self, step_id: int) -> list[Movement]:
+        """Return the movements of one of the last steps."""
+        return [movement for movement in self._movements if movement.step_id == step_id]
 
 
 def _pool_blocks(kind: TransferKind, pairs: list[tuple[int, int]]) -> tuple[int, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 
 from workbench.telemetry.records import BlockState, StepRecord
 
@@ -18,21 +20,25 @@ class Recorder:
     A record of another epoch means another pool: what came before is forgotten.
     """
 
-    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        """Remember up to `capacity` steps."""
+    def __init__(self, capacity: int = DEFAULT_CAPACITY, base: Iterable[BlockState] = ()) -> None:
+        """Remember up to `capacity` steps; `base` are the blocks as they were before the first of them."""
+        self.capacity = capacity
+        self.is_recording = True
+        """Off only to measure what recording costs: blocks that change meanwhile are not known afterwards."""
         self._records: deque[StepRecord] = deque()
-        self._capacity = capacity
-        self._base: dict[int, BlockState] = {}
+        self._base: dict[int, BlockState] = {block.block_id: block for block in base}
         self._lock = threading.Lock()
 
     def record(self, record: StepRecord) -> None:
         """Take one step; the oldest one makes room."""
+        if not self.is_recording:
+            return
         with self._lock:
             if self._records and self._records[-1].epoch != record.epoch:
                 self._records.clear()
                 self._base.clear()
             self._records.append(record)
-            if len(self._records) > self._capacity:
+            if len(self._records) > self.capacity:
                 self._apply(self._base, self._records.popleft())
 
     @property
@@ -41,10 +47,18 @@ class Recorder:
         with self._lock:
             return self._records[-1] if self._records else None
 
-    def since(self, step_id: int) -> list[StepRecord]:
-        """Return the records with a step id greater than `step_id`, oldest first."""
+    @property
+    def first_step(self) -> int:
+        """The oldest step that is remembered, -1 before the first one."""
         with self._lock:
-            return [record for record in self._records if record.step_id > step_id]
+            return self._records[0].step_id if self._records else -1
+
+    def since(self, step_id: int, most: int | None = None) -> list[StepRecord]:
+        """Return the records with a step id greater than `step_id`, oldest first, up to `most` of them."""
+        with self._lock:
+            start = bisect_right(self._records, step_id, key=_step_id)
+            stop = len(self._records) if most is None else min(len(self._records), start + most)
+            return [self._records[index] for index in range(start, stop)]
 
     def blocks_at(self, step_id: int) -> dict[int, BlockState]:
         """Return every block's state after a recorded step.
@@ -65,3 +79,7 @@ class Recorder:
     def _apply(blocks: dict[int, BlockState], record: StepRecord) -> None:
         for change in record.block_changes:
             blocks[change.block_id] = change
+
+
+def _step_id(record: StepRecord) -> int:
+    return record.step_id
