@@ -50,7 +50,7 @@ Color = tuple[int, int, int]
 
 
 def build_map_app(service: Any, *routers: fastapi.APIRouter) -> fastapi.FastAPI:
-    """The live feed, further routes, and a page of our components alone."""
+    """The live feed, routes that go before its own, and a page of our components alone."""
     css, head = ui_assets()
     with gr.Blocks(title="map", fill_width=True, analytics_enabled=False) as page:
         header_strip()
@@ -61,7 +61,7 @@ def build_map_app(service: Any, *routers: fastapi.APIRouter) -> fastapi.FastAPI:
             with gr.Tab("Blocks", id="blocks"):
                 build_blocks_page(service)
     app = fastapi.FastAPI()
-    for router in (build_live_router(service, explain), *routers):
+    for router in (*routers, build_live_router(service, explain)):
         app.include_router(router)
     return gr.mount_gradio_app(
         app,

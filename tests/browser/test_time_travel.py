@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import DEADLINE_MS
 from tests.browser.fake_history import FakeHistory, build_recorded_app
 from tests.browser.map_page import (
+    MAP,
     OpenPage,
     Serve,
     check_pixels,
@@ -18,7 +19,7 @@ from tests.browser.map_page import (
 )
 from tests.server.fake_service import FakeService
 from tests.server.live_client import states_in
-from workbench.telemetry.records import PoolSnapshot
+from workbench.telemetry.records import BlockStatus, PoolSnapshot
 
 expect.set_options(timeout=DEADLINE_MS)
 
@@ -170,3 +171,135 @@ def test_frozen_picture_keeps_the_selection_of_a_request_that_has_ended(serve: S
     assert page.evaluate("[wb.store.selection.request, wb.store.litRequest().id]") == [name, name]
     page.evaluate("wb.store.follow()")
     assert page.evaluate("wb.store.selection.request") is None
+
+
+# ------------------------------------------------------------------------------ the bar below the map
+
+
+def bar(page: Page) -> Locator:
+    return page.get_by_role("group", name="Recorded steps")
+
+
+def open_recorded(serve: Serve, page: Page, num_steps: int, seed: int = 5) -> tuple[FakeHistory, list[PoolSnapshot]]:
+    """A page that shows the last of so many recorded steps."""
+    history = FakeHistory(FakeService(num_blocks=64, seed=seed))
+    open_map(page, serve(build_recorded_app(history)).url)
+    snapshots = record_run(history.service, num_steps)
+    wait_for_step(page, num_steps - 1)
+    return history, snapshots
+
+
+def wait_for_view(page: Page, step_id: int) -> None:
+    page.wait_for_function("step => wb.store.view().stepId === step", arg=step_id)
+    next_frame(page)
+
+
+def test_bar_freezes_steps_and_follows_live(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page().page
+    _, snapshots = open_recorded(serve, page, 40)
+    expect(bar(page)).to_contain_text("step 39 live")
+    expect(page.locator("#wb-header [data-part=feed]")).to_have_text("live")
+    expect(bar(page).get_by_role("button", name="One step forward")).to_be_disabled()
+    bar(page).get_by_role("button", name="Freeze").click()
+    expect(page.locator("#wb-header [data-part=feed]")).to_have_text("paused")
+    for step_id in (38, 37, 36):
+        bar(page).get_by_role("button", name="One step back").click()
+        wait_for_view(page, step_id)
+    check_step(page, snapshots[36])
+    expect(bar(page)).to_contain_text("step 36 of 39 ·")
+    expect(bar(page)).to_contain_text("behind live")
+    bar(page).get_by_role("button", name="One step forward").click()
+    wait_for_view(page, 37)
+    bar(page).get_by_role("button", name="Follow live").click()
+    wait_for_view(page, 39)
+    expect(page.locator("#wb-header [data-part=feed]")).to_have_text("live")
+    check_step(page, snapshots[39])
+
+
+def test_keys_on_the_map_freeze_step_and_follow(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page().page
+    open_recorded(serve, page, 30)
+    page.locator(MAP).focus()
+    scrolled = page.evaluate("scrollY")
+    for key, shown, cursor in ((" ", 29, 29), (",", 28, 28), (",", 27, 27), (".", 28, 28), ("f", 29, None)):
+        page.keyboard.press(key)
+        wait_for_view(page, shown)
+        assert page.evaluate("wb.store.cursor") == cursor, key
+    page.keyboard.press(",")
+    wait_for_view(page, 28)
+    page.keyboard.press(" ")
+    wait_for_view(page, 29)
+    assert page.evaluate("[wb.store.cursor, scrollY]") == [None, scrolled]
+
+
+def test_scrubber_seeks_by_pointer_and_keyboard(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page().page
+    _, snapshots = open_recorded(serve, page, 101)
+    slider = page.get_by_role("slider", name="Recorded step")
+    box = slider.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 15)
+    page.mouse.down()
+    wait_for_view(page, 75)
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 15)
+    wait_for_view(page, 25)
+    page.mouse.up()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 15)
+    check_step(page, snapshots[25])
+    expect(slider).to_have_attribute("aria-valuenow", "25")
+    expect(slider).to_have_attribute("aria-valuemax", "100")
+    slider.focus()
+    for key, step_id in (("ArrowLeft", 24), ("ArrowUp", 25), ("PageUp", 35), ("Home", 0), ("ArrowLeft", 0), (".", 1)):
+        page.keyboard.press(key)
+        wait_for_view(page, step_id)
+    page.keyboard.press("End")
+    wait_for_view(page, 100)
+    assert page.evaluate("wb.store.cursor") is None
+
+
+def test_scrubber_seeks_by_touch(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(width=390, has_touch=True).page
+    open_recorded(serve, page, 51)
+    slider = page.get_by_role("slider", name="Recorded step")
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    assert box is not None
+    page.touchscreen.tap(box["x"] + box["width"] * 0.4, box["y"] + 15)
+    wait_for_view(page, 20)
+
+
+def test_all_parts_of_the_tab_show_the_frozen_step(serve: Serve, open_page: OpenPage) -> None:
+    """Totals, chips, strip, panels, queue, header and bottom line, while the engine goes on to something else."""
+    service = FakeService(num_blocks=24)
+    page = open_page().page
+    open_map(page, serve(build_recorded_app(FakeHistory(service))).url)
+    first, second = service.engine.add(40, 10), service.engine.add(200, 10)
+    for _ in range(6):
+        service.step()
+    frozen, states = service.pool_snapshot(), {r.request_id: r for r in service.engine.running + service.engine.waiting}
+    num_blocks = len(states[first].table)
+    num_active = sum(block.status is BlockStatus.ACTIVE for block in frozen.blocks)
+    wait_for_step(page, 5)
+    page.evaluate("wb.store.freeze()")
+    page.evaluate("name => wb.store.select(name, 0)", first)
+    wait_for_view(page, 5)
+    assert {first, second} <= set(states)
+    while service.engine.running or service.engine.waiting:
+        service.step()
+    service.engine.add(100, 100)
+    service.step()
+    last = service.engine.step_id
+    wait_for_step(page, last)
+    assert shown_states(page) == states_in(frozen)
+    blocks = page.locator("#wb-block-map")
+    expect(blocks.locator("[data-part=active]")).to_have_text(str(num_active))
+    expect(blocks.locator("[data-part=chips] .wb-chip").first).to_contain_text(first)
+    expect(blocks.locator("[data-part=stripTitle]")).to_have_text(f"{first} block table: logical → physical")
+    expect(blocks.locator("[data-part=stripNote]")).to_contain_text(f"{num_blocks} blocks")
+    expect(page.get_by_label("Request details")).to_contain_text(f"Request {first}")
+    expect(page.get_by_label("Block details")).to_contain_text("Tokens 0–15: shown live only")
+    expect(blocks.locator("[data-part=tokens]")).to_be_hidden()
+    expect(page.locator("#wb-header [data-part=queue]")).to_have_text("2 / 0")
+    page.evaluate("step => wb.store.seek(step)", last)
+    wait_for_view(page, last)
+    expect(page.get_by_label("Request details")).to_contain_text(f"It is not in the engine at step {last}.")

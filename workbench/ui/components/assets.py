@@ -29,6 +29,8 @@ SCRIPTS: Final = (
     "totals.js",
     "queue.js",
     "traffic.js",
+    "recorded.js",
+    "travel.js",
     "block_map.js",
     "compact_map.js",
     "chat_tools.js",

@@ -11,6 +11,7 @@
       this.root = root;
       this.parts = wb.dom.parts(root);
       this.desk = new wb.panels.DetailsDesk(server);
+      this.travel = new wb.travel.Travel(this.parts);
       this.layout = null;
       this.cursor = -1;
       this.announcedAt = 0;
@@ -41,6 +42,7 @@
       wb.panels.drawRequest(this.parts, view, request);
       wb.queue.draw(this.parts, view);
       wb.traffic.draw(this.parts, view);
+      this.travel.draw(view);
       this.announce(view);
     }
 
@@ -231,7 +233,7 @@
       if (key === "enter") { this.pin(this.cursor >= 0 ? this.cursor : wb.store.hover.block); return true; }
       if (key === "escape") { this.clear(); return true; }
       if ("1234".includes(key)) { wb.store.setMode(Number(key) - 1); return true; }
-      return false;
+      return wb.travel.onKey(key);
     }
 
     moveCursor(dx, dy) {

@@ -12,6 +12,7 @@
   function feedState() {
     const { state } = wb.feed;
     if (wb.feed.isStale()) return [`stale ${(wb.feed.silenceMs() / 1000).toFixed(1)} s`, "wb-lost"];
+    if (wb.store.isFrozen()) return ["paused", "wb-paused"];
     if (state === "live") return ["live", "wb-live-dot"];
     if (state === "idle") return ["paused", "wb-paused"];
     return ["connecting", "wb-lost"];

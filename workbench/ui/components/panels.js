@@ -85,7 +85,7 @@
       ["Allocated", status === wb.store.ACTIVE ? `step ${wb.format.count(view.since[block])}` : "–"],
       ["Bytes", wb.format.kib(bytes)],
     ]);
-    const details = desk.want(block, `${wb.store.known.epoch}/${view.changed[block]}/${status}`);
+    const details = wb.store.isFrozen() ? null : desk.want(block, `${wb.store.known.epoch}/${view.changed[block]}/${status}`);
     drawOwners(parts, view, block);
     drawTokens(parts, view, block, details);
   }
@@ -104,9 +104,10 @@
     const filled = view.filled[block], first = Math.max(0, view.logical[block]) * view.blockSize;
     const isHere = details && details.block_id === block && details.tokens;
     let label = filled ? `Tokens ${wb.format.count(first)}–${wb.format.count(first + filled - 1)}` : "Holds no token";
-    if (filled) label += isHere ? (details.is_hidden ? ", text hidden" : ", decoded") : details && details.error ? `: ${details.error}` : ", asking the engine…";
+    if (filled && wb.store.isFrozen()) label += ": shown live only";
+    else if (filled) label += isHere ? (details.is_hidden ? ", text hidden" : ", decoded") : details && details.error ? `: ${details.error}` : ", asking the engine…";
     wb.dom.setText(parts.tokensLabel, label);
-    parts.tokens.hidden = !filled;
+    parts.tokens.hidden = !filled || wb.store.isFrozen();
     const texts = isHere ? details.tokens : [];
     const slots = Array.from({ length: filled }, (_, i) => ({ i, text: i < texts.length ? visible(texts[i]) : "…", id: isHere ? details.token_ids[i] : null }));
     wb.dom.reconcile(parts.tokens, slots, (s) => s.i, () => wb.dom.element("span"), (node, slot) => {
@@ -122,6 +123,9 @@
   function drawRequest(parts, view, request) {
     parts.requestNone.hidden = Boolean(request);
     parts.requestSome.hidden = !request;
+    const chosen = wb.store.selection.request;
+    wb.dom.setText(parts.requestNoneTitle, chosen ? `Request ${chosen}` : "No request selected");
+    wb.dom.setText(parts.requestNoneText, chosen ? `It is not in the engine at step ${wb.format.count(view.stepId)}.` : "Choose a chip, or click one of its blocks.");
     if (!request) return;
     const { count } = wb.format;
     const shared = view.sharersOf(request).numBlocks;

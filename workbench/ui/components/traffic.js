@@ -4,6 +4,8 @@
 
   const MAX_ROWS = 6;
   const MAX_PAIRS = 2;
+  const NONE = "Nothing has moved. Ask for several answers to see blocks copied before they are written, or let a small pool run full with preemption “Swap”.";
+  const PAST_NONE = "Nothing moved in this step.";
 
   /** "block 7 → 19", "3 blocks, 7 → 19, 8 → 20 and others". */
   function copied(blocks) {
@@ -33,6 +35,7 @@
     wb.dom.setText(parts.movedIn, count(figures.swap_in || 0));
     const shown = view.movements.slice(-MAX_ROWS).reverse();
     parts.trafficNone.hidden = shown.length > 0;
+    wb.dom.setText(parts.trafficNone, wb.store.past ? PAST_NONE : NONE);
     wb.dom.reconcile(parts.trafficRows, shown, (m) => `${m.step}/${m.kind}/${m.request}/${m.blocks[0]}`, create,
       (node, movement) => wb.dom.setText(node.lastElementChild, words(movement)));
   }

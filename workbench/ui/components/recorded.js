@@ -1,0 +1,35 @@
+/* The recorded steps as arrays, for all views of this browser tab: how full the pool was, and when each step began. */
+(function (wb) {
+  "use strict";
+
+  const LIVE_GAP_MS = 1000;
+
+  const recorded = {
+    history: null,
+    reader: null,
+    wantedAt: -LIVE_GAP_MS,
+
+    /** Bring the arrays up to date: at most once a second for a live picture, as fast as the reader may for a frozen one. */
+    want() {
+      if (!wb.timelineReader) return;
+      if (!this.reader) {
+        this.history = new wb.timelineHistory.History();
+        this.reader = new wb.timelineReader.Reader(this.history, () => wb.store.notify("cursor"));
+      }
+      const now = performance.now();
+      const isFar = wb.store.live.stepId - this.history.last > 100;
+      if (!wb.store.isFrozen() && !isFar && now - this.wantedAt < LIVE_GAP_MS) return;
+      this.wantedAt = now;
+      this.reader.want();
+    },
+
+    has(step) { return this.history !== null && this.reader.isSameEngine() && this.history.has(step); },
+
+    /** Seconds from the start of one step to that of the newest one we know; null when it is not known. */
+    secondsBehind(step) {
+      return this.has(step) ? this.history.startOf(this.history.last) - this.history.startOf(step) : null;
+    },
+  };
+
+  wb.recorded = recorded;
+})((window.wb = window.wb || {}));
