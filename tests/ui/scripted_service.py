@@ -30,6 +30,9 @@ class OneTokenPerCharacter:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [ord(character) for character in text]
 
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return "".join(map(chr, ids))
+
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         return [0] * sum(len(message["content"]) + 2 for message in messages)
 

@@ -41,6 +41,7 @@ NEUTRAL = {
     "length_penalty": 1,
     "early_stopping": "no",
     "priority": 0,
+    "logprobs": False,
 }
 
 

@@ -36,6 +36,7 @@ from workbench.ui.turns import (
     num_questions,
     with_chosen_answer,
     with_edited_message,
+    with_toggled_tokens,
     without_last_answer,
 )
 
@@ -97,6 +98,15 @@ class ChatHandlers:
             self.widgets.tools: take_away(self.service, chosen),
             **self.widgets.full_context(num_questions(chosen), full),
         }
+
+    async def toggle_tokens(self, request: gr.Request, event: gr.EventData) -> dict[Any, Any]:
+        """Show an answer as its tokens, or as text again."""
+        session = session_of(request)
+        if self.turns.is_busy(session):
+            return {self.widgets.tools: gr.skip()}
+        toggled = with_toggled_tokens(self.conversations.of(session), int(event.index), int(event.answer or 0))
+        self.conversations.keep(session, toggled)
+        return {self.widgets.chatbot: self._messages(toggled), self.widgets.tools: take_away(self.service, toggled)}
 
     async def cancel_edit(self) -> dict[Any, Any]:
         """Leave the conversation as it is."""

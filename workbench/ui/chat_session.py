@@ -10,8 +10,9 @@ import asyncio
 import dataclasses
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from workbench.engine.messages import Event, RequestFinished, ServiceState, TokenEvent, answer_id
@@ -19,6 +20,7 @@ from workbench.engine.service import EngineService
 from workbench.errors import EngineStoppedError, PromptTooLongError, WorkbenchError
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import FinishReason
+from workbench.ui.answer_trace import AnswerToken, AnswerTrace, read_tokens
 from workbench.ui.phases import Phase, PhaseKind, RequestWatch
 from workbench.ui.turns import Answer, AnswerSettings, AnswerStats, ChatError, Conversation, Turn, chat_messages
 
@@ -64,13 +66,15 @@ async def stream_answer(
         yield update
     watch = RequestWatch(service.recorder)
     try:
-        prompt = service.tokenizer.encode_chat(chat_messages(conversation, wanted.system_prompt))
+        tokenizer = service.tokenizer
+        prompt = tokenizer.encode_chat(chat_messages(conversation, wanted.system_prompt))
         stream = service.stream(prompt, wanted.params, priority=wanted.priority)
     except WorkbenchError as error:
         yield _refused(error)
         return
     watch.request_id = stream.request_id
-    reply = _Reply(watch, wanted.params, len(prompt))
+    decode = partial(tokenizer.decode, skip_special_tokens=False)
+    reply = _Reply(watch, wanted.params, len(prompt), service.status.block_size, decode)
     reader = asyncio.create_task(_read(stream, reply))
     last: AnswerUpdate | None = None
     last_yield_s = 0.0
@@ -119,12 +123,20 @@ async def _read(stream: _Stream, reply: _Reply) -> None:
 class _Reply:
     """What has arrived of a request's answers so far, written by the reader and read at each update."""
 
-    def __init__(self, watch: RequestWatch, params: SamplingParams, num_prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        watch: RequestWatch,
+        params: SamplingParams,
+        num_prompt_tokens: int,
+        block_size: int,
+        decode: Callable[[Sequence[int]], str],
+    ) -> None:
         """`watch` follows the request, which has just been submitted."""
+        self._block_size = block_size
         self._watch = watch
         self._params = params
         self._failure: str | None = None
-        self._parts = [_Part(num_prompt_tokens) for _ in range(params.n)]
+        self._parts = [_Part(num_prompt_tokens, decode) for _ in range(params.n)]
         self._urgent = asyncio.Event()
         """Set by the first token and by the end, which must not wait for the next interval."""
 
@@ -181,7 +193,21 @@ class _Reply:
                 differs_at=admitted.differs_at,
             )
         num_swaps = self._watch.num_swaps.get(answer_id(self._watch.request_id, index), 0)
-        return Answer(part.text, dataclasses.replace(stats, num_swaps=num_swaps), error)
+        return Answer(part.text, dataclasses.replace(stats, num_swaps=num_swaps), error, self._trace(index, part))
+
+    def _trace(self, index: int, part: _Part) -> AnswerTrace | None:
+        """What is kept of an ended answer. A beam has gone from sequence to sequence: its blocks are unknown."""
+        if (part.finished is None and self._failure is None) or part.last_step is None:
+            return None
+        name = answer_id(self._watch.request_id, index)
+        return AnswerTrace(
+            request_id=name,
+            last_step=part.last_step,
+            tokens=tuple(part.tokens),
+            first_position=part.num_prompt_tokens,
+            block_size=self._block_size,
+            blocks=() if self._params.use_beam_search else self._watch.placement.blocks(name),
+        )
 
     def _phase(self, index: int, part: _Part) -> Phase:
         """Return where one answer stands. Until they part, the request stands for all of its answers."""
@@ -202,17 +228,22 @@ class _Part:
     """What has arrived of one answer."""
 
     num_prompt_tokens: int
+    decode: Callable[[Sequence[int]], str]
     started_s: float = field(default_factory=time.monotonic)
     text: str = ""
     num_output_tokens: int = 0
     finished: RequestFinished | None = None
     token_times_s: list[float] = field(default_factory=list)
+    tokens: list[AnswerToken] = field(default_factory=list)
+    last_step: int | None = None
 
     def take(self, event: Event) -> None:
         self.text += event.text
         if isinstance(event, TokenEvent):
             self.num_output_tokens = event.num_output_tokens
             self.token_times_s.append(time.monotonic())
+            self.tokens += read_tokens(event, self.decode)
+            self.last_step = event.step_id
         else:
             self.finished = event
 

@@ -15,8 +15,10 @@ from markdown_it import MarkdownIt
 
 from workbench.telemetry.records import CacheMiss
 from workbench.ui import numbers
+from workbench.ui.answer_trace import AnswerTrace
 from workbench.ui.explain import explain_miss
 from workbench.ui.phases import Phase, PhaseKind
+from workbench.ui.token_markup import token_spans
 from workbench.ui.turns import Answer, AnswerStats, ChatError, Turn, score_words
 
 
@@ -69,11 +71,15 @@ def assistant_message(turn: Turn, model_name: str, phases: Sequence[Phase] = (),
         phases: one for each answer while they are under way.
         can_choose: whether another one of several answers can still be chosen.
     """
-    answers = turn.answers or (Answer(turn.text, turn.stats or AnswerStats(), turn.error),)
+    answers = turn.all_answers
     stands = list(phases) or [Phase(PhaseKind.DONE)] * len(answers)
     if len(answers) == 1:
-        actions = ["Copy"] if turn.text and not phases else []
-        return f'<div class="wb-msg">{_who(_speaker(turn, model_name), *actions)}{_answer(answers[0], stands[0])}</div>'
+        as_tokens = 0 in turn.shown_as_tokens
+        actions = "" if phases else _tokens_switch(answers[0], is_on=as_tokens)
+        if turn.text and not phases:
+            actions += _action("Copy", "Copy this message")
+        who = f'<div class="wb-who">{html.escape(_speaker(turn, model_name))}{actions}</div>'
+        return f'<div class="wb-msg">{who}{_answer(answers[0], stands[0], as_tokens=as_tokens)}</div>'
     who = _who_shares(turn, model_name)
     if not any(answer.text or stand.kind is PhaseKind.DONE for answer, stand in zip(answers, stands, strict=True)):
         return f'<div class="wb-msg">{who}{_waiting(stands[0])}</div>'
@@ -82,6 +88,14 @@ def assistant_message(turn: Turn, model_name: str, phases: Sequence[Phase] = (),
         for index, (answer, stand) in enumerate(zip(answers, stands, strict=True))
     )
     return f'<div class="wb-msg">{who}<div class="wb-answers wb-answers-{len(answers)}">{columns}</div></div>'
+
+
+def _tokens_switch(answer: Answer, *, is_on: bool) -> str:
+    """The switch that shows an answer as tokens; nothing where they are not known."""
+    if answer.trace is None or not answer.trace.tokens:
+        return ""
+    label, title = ("Text", "Show this answer as text again") if is_on else ("Tokens", "Show this answer as its tokens")
+    return f'<button type="button" class="wb-act wb-act-tokens" title="{title}">{label}</button>'
 
 
 def _speaker(turn: Turn, model_name: str) -> str:
@@ -103,22 +117,34 @@ def _column(turn: Turn, index: int, answer: Answer, phase: Phase, *, is_under_wa
     mark = '<span class="wb-tag wb-chosen">chosen</span>' if is_chosen else ""
     choose = _action("Choose", "Go on with this answer") if can_choose and answer.text and not is_chosen else ""
     copy = _action("Copy", "Copy this answer") if answer.text and not is_under_way else ""
-    label = f'<div class="wb-who">{html.escape(turn.label(index))}{mark}{choose}{copy}</div>'
+    as_tokens = index in turn.shown_as_tokens
+    tokens = "" if is_under_way else _tokens_switch(answer, is_on=as_tokens)
+    label = f'<div class="wb-who">{html.escape(turn.label(index))}{mark}{choose}{tokens}{copy}</div>'
     css = "wb-answer wb-on" if is_chosen else "wb-answer"
-    return f'<div class="{css}">{label}{_answer(answer, phase, is_alone=False)}</div>'
+    return f'<div class="{css}">{label}{_answer(answer, phase, is_alone=False, as_tokens=as_tokens)}</div>'
 
 
-def _answer(answer: Answer, phase: Phase, *, is_alone: bool = True) -> str:
+def _answer(answer: Answer, phase: Phase, *, is_alone: bool = True, as_tokens: bool = False) -> str:
     """The text of an answer, or what it waits for; then its error, its figures, and what holds it."""
-    footer = answer_footer(answer.stats, phase, has_prompt=is_alone)
+    footer = answer_footer(answer.stats, phase, has_prompt=is_alone, trace=answer.trace)
     is_streaming = phase.kind is not PhaseKind.DONE
     if not answer.text and is_streaming:
         return _waiting(phase)
     error = error_note(answer.error) if answer.error else ""
+    if as_tokens and answer.trace is not None:
+        return f"{_tokens(answer.trace)}{error}{footer}"
     if not answer.text:
         return error or f'<div class="wb-body wb-waiting">(no text)</div>{footer}'
     body = f'<div class="wb-body{" wb-streaming" if is_streaming else ""}">{markdown(answer.text)}</div>'
     return f"{body}{error}{footer}{_why(phase)}"
+
+
+def _tokens(trace: AnswerTrace) -> str:
+    label = f"{len(trace.tokens)} tokens; the arrow keys go from one to the next."
+    return (
+        '<div class="wb-body wb-tokens" role="group" tabindex="0">'
+        f'<span class="wb-sr">{label}</span>{token_spans(trace)}</div>'
+    )
 
 
 def _waiting(phase: Phase) -> str:
@@ -137,11 +163,20 @@ def _waiting_words(phase: Phase) -> str:
     return phase.words
 
 
-def answer_footer(stats: AnswerStats, phase: Phase, *, has_prompt: bool = True) -> str:
-    """The figures under an answer: `TTFT · ITL p50 / p95 · tok/s · prompt · finish reason`."""
+def answer_footer(
+    stats: AnswerStats, phase: Phase, *, has_prompt: bool = True, trace: AnswerTrace | None = None
+) -> str:
+    """The figures under an answer: `TTFT · ITL p50 / p95 · tok/s · prompt · finish reason`.
+
+    With a trace they are a button, which the page's script takes to the request's row in the timeline.
+    """
     end = "streaming" if phase.kind is PhaseKind.DECODE else phase.words
     parts = figures(stats, end, lambda value: f"<b>{value}</b>", has_prompt=has_prompt)
-    return '<div class="wb-foot">' + "".join(f"<span>{part}</span>" for part in parts) + "</div>"
+    words = "".join(f"<span>{part}</span>" for part in parts)
+    if trace is None:
+        return f'<div class="wb-foot">{words}</div>'
+    target = f'name="{html.escape(trace.request_id)}" value="{trace.last_step}"'
+    return f'<button type="button" class="wb-foot" title="Show in the timeline" {target}>{words}</button>'
 
 
 def figures(stats: AnswerStats, end: str, mark: Callable[[str], str] = str, *, has_prompt: bool = True) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Final
 from workbench.telemetry.recorder import Recorder
 from workbench.telemetry.records import Decision, Explanation, RequestState, RequestStatus, StepRecord
 from workbench.ui.explain import explain
+from workbench.ui.placement import Placement
 
 
 class PhaseKind(enum.StrEnum):
@@ -98,6 +99,8 @@ class RequestWatch:
     """The request as it stood when it was first admitted: what the cache held of it, and why no more."""
     num_swaps: dict[str, int] = field(default_factory=dict)
     """Answer → how often its context was kept in host memory."""
+    placement: Placement = field(default_factory=Placement)
+    """Where its answers lie."""
     _holds: dict[str, tuple[Explanation, ...]] = field(default_factory=dict)
     """Answer → why it does not run: what preempted it, if anything, and the newest reason that it waits."""
     _latest: StepRecord | None = None
@@ -123,6 +126,7 @@ class RequestWatch:
         return phase, state
 
     def _take(self, record: StepRecord) -> None:
+        self.placement.take(record, lambda name: belongs_to(name, self.request_id))
         for explanation in record.explanations:
             if belongs_to(explanation.request_id, self.request_id):
                 self._hold(explanation)

@@ -103,6 +103,12 @@ def _advanced_controls(shown: dict[str, Any]) -> dict[str, gr.components.Compone
             "The answer goes on past the model's own end, up to max tokens or a stop text.",
             "wb-ignore-eos",
         ),
+        "logprobs": _check(
+            False,
+            "Log-probabilities",
+            "Of each token of the answer: seen when the answer is shown as tokens. Beams have none.",
+            "wb-logprobs",
+        ),
     }
 
 

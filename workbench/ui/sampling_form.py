@@ -11,10 +11,10 @@ from workbench.errors import InvalidSamplingParamsError
 from workbench.presets import SAMPLING_FIELDS
 from workbench.sampling_params import SamplingParams
 
-FIELDS: Final = (*SAMPLING_FIELDS, "priority")
-"""Names of the form's fields, in the order of its controls. The priority belongs to the visitor's requests; it is no
-sampling parameter, and no preset gives it."""
-FORM_VERSION: Final = 2
+FIELDS: Final = (*SAMPLING_FIELDS, "priority", "logprobs")
+"""Names of the form's fields, in the order of its controls. The last two are the visitor's own, and no preset gives
+them: the priority of the requests, which is no sampling parameter, and whether log-probabilities are wanted."""
+FORM_VERSION: Final = 3
 """Raised when the fields change, so that what a browser kept of other fields is left alone."""
 
 NUMBERS: Final = (
@@ -61,6 +61,7 @@ def sampling_params(values: Sequence[Any], tokenizer: Callable[[], Encoder]) -> 
     """
     given = as_mapping(values)
     number = {name: _number(name, given[name]) for name in NUMBERS}
+    uses_beams = bool(given["use_beam_search"])
     return SamplingParams(
         temperature=number["temperature"],
         top_p=number["top_p"],
@@ -77,7 +78,8 @@ def sampling_params(values: Sequence[Any], tokenizer: Callable[[], Encoder]) -> 
         logit_bias=logit_bias(given["logit_bias"], tokenizer),
         ignore_eos=bool(given["ignore_eos"]),
         n=_whole("n", number["n"]),
-        use_beam_search=bool(given["use_beam_search"]),
+        use_beam_search=uses_beams,
+        logprobs=0 if given["logprobs"] is True and not uses_beams else None,
         beam_width=_whole("beam_width", number["beam_width"]),
         length_penalty=number["length_penalty"],
         early_stopping=EARLY_STOPPING.get(given["early_stopping"], given["early_stopping"]),
@@ -94,7 +96,7 @@ def priority_of(values: Sequence[Any]) -> int:
 
 
 def form_values(params: SamplingParams) -> list[Any]:
-    """Return what the form shows for `params`, in the order of `FIELDS`; the visitor's priority stays what it is."""
+    """Return what the form shows for `params`, in the order of `FIELDS`; what is the visitor's own stays as it is."""
     shown = {name: getattr(params, name) for name in SAMPLING_FIELDS}
     return list(
         (
@@ -110,6 +112,7 @@ def form_values(params: SamplingParams) -> list[Any]:
                 "beam_width": min(max(params.beam_width, FEWEST_BEAMS), MOST_BEAMS),
                 "early_stopping": next(k for k, value in EARLY_STOPPING.items() if value == params.early_stopping),
                 "priority": gr.skip(),
+                "logprobs": gr.skip(),
             }
         ).values()
     )

@@ -11,6 +11,7 @@ import msgspec
 
 from workbench.engine.service import EngineService
 from workbench.ui.markup import figures
+from workbench.ui.token_markup import shown_tokens
 from workbench.ui.turns import AnswerStats, ChatError, Conversation, Turn, score_words
 
 FORMAT: Final = "inference-workbench-conversation"
@@ -18,9 +19,9 @@ VERSION: Final = 1
 
 
 def take_away(service: EngineService, conversation: Conversation) -> dict[str, Any] | None:
-    """Return what the page's script copies and saves: each message's text, and both documents. None when empty.
+    """Return what the page's script copies, saves and shows: each message's text, both documents, and tokens.
 
-    A message with several answers has a list of texts.
+    None when empty. A message with several answers has a list of texts. Tokens are `shown_tokens`.
     """
     if not conversation:
         return None
@@ -28,6 +29,7 @@ def take_away(service: EngineService, conversation: Conversation) -> dict[str, A
         "texts": [[answer.text for answer in turn.answers] or turn.text for turn in conversation],
         "markdown": as_markdown(conversation),
         "json": as_json(conversation, engine_facts(service)),
+        "tokens": shown_tokens(conversation),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from workbench.engine.service import EngineService
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import CacheMiss, FinishReason, RequestMetrics
+from workbench.ui.answer_trace import AnswerTrace
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Answer:
     text: str
     stats: AnswerStats
     error: ChatError | None = None
+    trace: AnswerTrace | None = None
+    """None until it has ended, and where the engine has not begun it."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +100,35 @@ class Turn:
     """All answers, where several were asked for; text, figures and error are then those of the chosen one."""
     chosen: int = 0
     """Which of the answers the conversation goes on with."""
+    trace: AnswerTrace | None = None
+    """Of the chosen answer."""
+    shown_as_tokens: frozenset[int] = frozenset()
+    """Places of the answers that the page shows as tokens; a single answer has the place 0."""
 
     @classmethod
     def of_answers(cls, answers: Sequence[Answer], chosen: int = 0) -> Turn:
         """Return the answers to a message as a turn."""
         first = answers[chosen]
         several = tuple(answers) if len(answers) > 1 else ()
-        return cls("assistant", first.text, first.stats, first.error, answers=several, chosen=chosen)
+        return cls("assistant", first.text, first.stats, first.error, answers=several, chosen=chosen, trace=first.trace)
+
+    @property
+    def all_answers(self) -> tuple[Answer, ...]:
+        """All answers, also where there is only one."""
+        return self.answers or (Answer(self.text, self.stats or AnswerStats(), self.error, self.trace),)
 
     def choosing(self, index: int) -> Turn:
         """Return the turn with another of its answers chosen; an index that names none changes nothing."""
         if not 0 <= index < len(self.answers):
             return self
-        return replace(Turn.of_answers(self.answers, index), settings=self.settings)
+        other = Turn.of_answers(self.answers, index)
+        return replace(other, settings=self.settings, shown_as_tokens=self.shown_as_tokens)
+
+    def toggling_tokens(self, index: int) -> Turn:
+        """Return the turn with one of its answers shown as tokens, or as text again."""
+        if not 0 <= index < len(self.all_answers) or self.all_answers[index].trace is None:
+            return self
+        return replace(self, shown_as_tokens=self.shown_as_tokens ^ {index})
 
     def label(self, index: int) -> str:
         """Return what the page calls one of several answers: `Answer 1 of 3`, or `Beam 1 · score −0.42`."""
@@ -138,6 +157,13 @@ def with_chosen_answer(conversation: Conversation, index: int, answer: int) -> C
     if not conversation or index != len(conversation) - 1:
         return conversation
     return (*conversation[:-1], conversation[-1].choosing(answer))
+
+
+def with_toggled_tokens(conversation: Conversation, index: int, answer: int) -> Conversation:
+    """Return the conversation with an answer of message `index` shown as tokens, or as text again."""
+    if not 0 <= index < len(conversation):
+        return conversation
+    return (*conversation[:index], conversation[index].toggling_tokens(answer), *conversation[index + 1 :])
 
 
 def without_last_answer(conversation: Conversation) -> Conversation:

@@ -34,6 +34,7 @@ SCRIPTS: Final = (
     "block_map.js",
     "compact_map.js",
     "chat_tools.js",
+    "token_tip.js",
     "header.js",
 )
 

@@ -40,6 +40,23 @@
     return `conversation-${day}-${two(now.getHours())}${two(now.getMinutes())}.${extension}`;
   }
 
+  /** Show a request's row in the timeline, at its last step. Without a timeline there is nowhere to go. */
+  function openTimeline(id, step) {
+    if (!wb.dom.openTab("timeline")) return;
+    wb.store.select(id, -1);
+    wb.store.seek(step);
+  }
+
+  /** Place of the message that a node belongs to, and of the answer within it: null where there is only one. */
+  function placeOf(node) {
+    const message = node.closest(".wb-msg");
+    const column = node.closest(".wb-answer");
+    return {
+      index: [...document.querySelectorAll("#wb-chatbot .wb-msg")].indexOf(message),
+      answer: column ? [...message.querySelectorAll(".wb-answer")].indexOf(column) : null,
+    };
+  }
+
   class ChatTools {
     constructor(root, context) {
       this.root = root;
@@ -61,6 +78,15 @@
       for (const name of ["copy", "saveMarkdown", "saveJson"]) this.parts[name].disabled = !this.conversation;
     }
 
+    /** What is known about a token that is shown, null when it has just gone. */
+    tokenFacts(span) {
+      const { index, answer } = placeOf(span);
+      const shown = this.conversation && this.conversation.tokens[index];
+      const tokens = shown && shown[answer || 0];
+      const place = [...span.parentElement.querySelectorAll(".wb-token")].indexOf(span);
+      return (tokens && tokens[place]) || null;
+    }
+
     say(words) {
       wb.dom.setText(this.parts.said, words);
       clearTimeout(this.timer);
@@ -80,13 +106,14 @@
     /** A button on a message: its place among the messages is its place in the conversation. */
     clicked(event) {
       if (!this.root.isConnected) { document.removeEventListener("click", this.onClick); return; }
-      const button = event.target.closest && event.target.closest("#wb-chatbot .wb-act");
+      if (!event.target.closest) return;
+      const footer = event.target.closest("#wb-chatbot button.wb-foot");
+      if (footer) openTimeline(footer.name, Number(footer.value));
+      const button = event.target.closest("#wb-chatbot .wb-act");
       if (!button) return;
-      const message = button.closest(".wb-msg");
-      const index = [...document.querySelectorAll("#wb-chatbot .wb-msg")].indexOf(message);
-      const column = button.closest(".wb-answer");
-      const answer = column ? [...message.querySelectorAll(".wb-answer")].indexOf(column) : null;
+      const { index, answer } = placeOf(button);
       if (button.classList.contains("wb-act-edit")) this.context.trigger("select", { index, value: "edit" });
+      else if (button.classList.contains("wb-act-tokens")) this.context.trigger("expand", { index, answer });
       else if (button.classList.contains("wb-act-choose")) this.context.trigger("option_select", { index, answer });
       else this.copyMessage(button, index, answer);
     }
@@ -103,6 +130,7 @@
 
   wb.define("chatTools", (root, context) => {
     const tools = new ChatTools(root, context);
+    wb.tokenFacts = (span) => tools.tokenFacts(span);
     return () => tools.show();
   });
 })((window.wb = window.wb || {}));

@@ -11,7 +11,7 @@ def chat_tools() -> gr.HTML:
     """Return the card. Its value is `transcript.take_away`.
 
     `select` gives the place of a message to edit; `option_select` gives the places of a message and, within it, of the
-    answer to go on with.
+    answer to go on with; `expand` gives them for the answer to show as tokens, or as text again.
     """
     return gr.HTML(
         value=None,

@@ -125,10 +125,9 @@
 
     /** Show the full map with this request selected. */
     openMap() {
-      const tab = [...document.querySelectorAll('button[role="tab"]')].find((node) => node.dataset.tabId === "blocks" || node.textContent.trim() === "Blocks");
       const [first] = familyOf(wb.store.view(), this.id);
       if (first) wb.store.select(first.id, -1);
-      if (tab) tab.click();
+      wb.dom.openTab("blocks");
     }
   }
 

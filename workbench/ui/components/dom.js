@@ -109,7 +109,14 @@
     wb.store.notify("theme");
   }
 
-  wb.dom = { setText, element, reconcile, rows, parts, fit, innerWidth, isShown, chip, updateChip };
+  /** Open a tab of the page by its id; false when there is none. */
+  function openTab(id) {
+    const tab = document.querySelector(`#wb-tabs button[role="tab"][data-tab-id="${id}"]`);
+    if (tab) tab.click();
+    return Boolean(tab);
+  }
+
+  wb.dom = { openTab, setText, element, reconcile, rows, parts, fit, innerWidth, isShown, chip, updateChip };
   wb.define = define;
   wb.mount = mount;
 })((window.wb = window.wb || {}));

@@ -56,6 +56,7 @@ def _wire(handlers: ChatHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> Non
     edit = widgets.tools.select(handlers.begin_edit, None, changed_by_edit, queue=False, **_PRIVATE)
     edit.then(None, js=FOCUS_MESSAGE, **_PRIVATE)
     widgets.tools.option_select(handlers.choose, None, widgets.choice_outputs, queue=False, **_PRIVATE)
+    widgets.tools.expand(handlers.toggle_tokens, None, [widgets.chatbot, widgets.tools], queue=False, **_PRIVATE)
     widgets.cancel_edit.click(handlers.cancel_edit, None, changed_by_edit, queue=False, **_PRIVATE)
 
 
