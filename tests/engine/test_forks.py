@@ -1,7 +1,10 @@
 """Answers that share blocks until they write: copy-on-write forks in the scheduler, without a model."""
 
+import pytest
+
 from tests.engine.simulation import EOS, Simulation, decisions, shares
 from workbench.engine.policies.priority import Priority
+from workbench.engine.policies.sjf import ShortestJobFirst
 from workbench.telemetry.records import BlockTransfer, FinishReason, RequestStatus, TransferKind
 
 
@@ -237,3 +240,23 @@ def test_sibling_that_is_computed_again_is_shared_only_as_far_as_it_got():
     assert all(shared <= computed for computed, shared in seen)
     sim.run()
     assert first.output_token_ids == second.output_token_ids == list(range(100, 108))
+
+
+@pytest.mark.parametrize("windows", [(None,), (6,), (None, 5), (3, 9)])
+def test_two_searches_do_not_take_each_others_blocks_for_ever(windows):
+    sim = Simulation(
+        num_blocks=10,
+        block_size=4,
+        budget=16,
+        max_num_seqs=3,
+        max_model_len=40,
+        policy=ShortestJobFirst(),
+        enable_prefix_caching=True,
+        windows=windows,
+    )
+    sim.add("r0", [1] * 8, max_tokens=7)
+    sim.add("r1", [1] * 13, max_tokens=8)
+    sim.add("r2", [1] * 18 + [200, 201], max_tokens=5, use_beam_search=True, beam_width=2)
+    sim.add("r3", [1] * 4, max_tokens=2, use_beam_search=True, beam_width=3)
+    sim.run()
+    assert sim.requests["r3"].status is RequestStatus.FINISHED

@@ -253,20 +253,25 @@ class Scheduler:
         self.roster.preempt(victim, num_kept if keeps else 0)
 
     def _break_standstill(self, plan: PlanDraft) -> None:
-        """Make room where all that run are beams waiting for one that does not fit.
+        """Let the beams that came first go on where all that run are beams waiting for one that does not fit.
 
-        Others yield to the first in the queue; where there are none, its beams do not fit together and end.
+        The one they miss starts, whoever stands before it in the queue; others yield to it. It is always the same
+        beams that go on, so that two searches cannot take each other's blocks for ever. Where nobody is left to
+        yield, the beams do not fit together and end.
         """
         if plan.shares or plan.num_preempted or plan.failed or not self.running:
             return
-        head = self.waiting[0]
-        needed = self.admission.room(head).needed_blocks
-        others = [request for request in self.running if request.family != head.family]
-        if others:
-            self._preempt(plan, self.policy.choose_victim(others), Reason.STANDSTILL, head, needed)
+        first = min(self.running, key=lambda request: request.arrival_index)
+        missing = next(request for request in self.waiting if request.family == first.family)
+        others = [request for request in self.running if request.family != first.family]
+        if self.admission.hindrance(plan, missing) is None:
+            self._admit(plan, self.waiting.index(missing))
+        elif others:
+            needed = self.admission.room(missing).needed_blocks
+            self._preempt(plan, self.policy.choose_victim(others), Reason.STANDSTILL, missing, needed)
             plan.num_preempted += 1
         else:
-            self._fail_too_large(plan, head, head.num_tokens * head.sampling_params.num_sequences)
+            self._fail_too_large(plan, missing, missing.num_tokens * missing.sampling_params.num_sequences)
 
     def _fail_too_large(self, plan: PlanDraft, request: Request, num_tokens: int) -> None:
         needed = self.kv_cache.blocks_for(Demand(num_tokens, step_tokens=self.limits.max_num_batched_tokens))
