@@ -67,9 +67,7 @@
       const socket = new WebSocket(wb.address("live", wb.store.known, location.protocol === "https:" ? "wss:" : "ws:"));
       socket.binaryType = "arraybuffer";
       socket.onmessage = (event) => {
-        if (this.socket !== socket) return;
-        this.failures = 0;
-        this.receive(event.data);
+        if (this.socket === socket) this.receive(event.data);
       };
       socket.onclose = () => this.loseSocket(socket);
       this.socket = socket;
@@ -119,8 +117,7 @@
         if (!response.ok) throw new Error(`the live feed answered ${response.status}`);
         const buffer = await response.arrayBuffer();
         if (attempt !== this.attempt) return;
-        this.failures = 0;
-        this.receive(buffer);
+        if (!this.receive(buffer)) throw this.error || new Error("a delta for a state that this page does not hold");
       } catch (error) {
         if (attempt !== this.attempt) return;
         this.error = error;
@@ -134,7 +131,9 @@
       this.timer = setTimeout(() => this.poll(attempt), this.unchangedPolls > IDLE_POLLS ? IDLE_POLL_MS : POLL_MS);
     },
 
+    /** Take over a frame. False when it cannot be used: the next connection asks for a full one. */
     receive(buffer) {
+      this.error = null;
       let isApplied;
       try {
         isApplied = wb.store.apply(wb.decodeFrame(buffer));
@@ -146,13 +145,14 @@
       if (!isApplied) {
         wb.store.known = { instance: 0, epoch: 0, version: 0 };
         if (this.transport === "websocket" && this.socket) this.socket.close();
-        return;
+        return false;
       }
-      this.error = null;
+      this.failures = 0;
       this.lastFrameAt = performance.now();
       this.frames.push({ at: this.lastFrameAt, bytes: buffer.byteLength });
       while (this.frames.length && this.frames[0].at < this.lastFrameAt - 3000) this.frames.shift();
       this.setState("live");
+      return true;
     },
 
     setState(state) {

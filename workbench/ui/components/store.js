@@ -226,7 +226,9 @@
       requestAnimationFrame(() => {
         const topics = pending;
         pending = null;
-        for (const listener of [...listeners]) listener(topics);
+        for (const listener of [...listeners]) {
+          try { listener(topics); } catch (error) { reportError(error); }  // one broken view does not stop the others
+        }
         this.dirty = new Set();
       });
     },
