@@ -6,6 +6,7 @@
     ├── ConfigurationError            a setting is wrong or does not fit the machine
     │   └── KVCacheTooLargeError      the KV pool asked for does not fit in memory
     ├── ModelLoadError                a model file is missing, truncated or not understood
+    ├── ReplayFileError               a saved run is missing, damaged, or of another version
     ├── BackendUnavailableError       a kernel backend or a library cannot run here
     ├── RequestRejectedError          refused at the door; the engine is unharmed
     │   ├── InvalidSamplingParamsError    a sampling parameter is out of range (HTTP 400)
@@ -34,6 +35,10 @@ class KVCacheTooLargeError(ConfigurationError):
 
 class ModelLoadError(WorkbenchError):
     """A model file is missing, truncated, or of a kind that is not understood."""
+
+
+class ReplayFileError(WorkbenchError):
+    """A saved run is missing, truncated, damaged, or of a version that is not understood."""
 
 
 class BackendUnavailableError(WorkbenchError):

@@ -47,9 +47,24 @@ class EngineDoor(Protocol):
 class LiveFeed:
     """Frames of one engine service, for as long as that lives. All methods belong to the event loop's thread."""
 
-    def __init__(self, service: EngineDoor, words: Words, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        service: EngineDoor,
+        words: Words,
+        clock: Callable[[], float] = time.monotonic,
+        base: LiveState | None = None,
+    ) -> None:
+        """Follow a service.
+
+        Args:
+            service: the engine door.
+            words: turns decisions into sentences.
+            clock: the present, in the seconds of the records.
+            base: the state before the first record, where that is not an empty pool.
+        """
         self._service = service
         self._clock = clock
+        self._base = base
         self.instance = secrets.randbits(32)
         self.state = LiveState()
         self.history = History(service.recorder)
@@ -90,7 +105,10 @@ class LiveFeed:
         """Begin a new epoch with a new engine, and note what clients have to be told of the service."""
         status = self._service.status
         if status.epoch != self.state.epoch and status.num_blocks:
-            self.state.reset(status.epoch, status.num_blocks, status.block_size)
+            if self._base is not None and self._base.epoch == status.epoch:
+                self.state = self._base.copy()
+            else:
+                self.state.reset(status.epoch, status.num_blocks, status.block_size)
             self.history.begin(self.state)
         layout = self._service.config.kv_layout
         if (status, layout) != (self._status, self._layout):
@@ -135,6 +153,10 @@ class LiveFeed:
                 )
             )
         return data
+
+    def service_facts(self) -> tuple[dict[str, Any], str]:
+        """Return the engine's status as plain data, and its layout."""
+        return msgspec.to_builtins(self._service.status), self._service.config.kv_layout
 
     def past_frame(self, step_id: int) -> bytes:
         """Return a full frame of the state after a recorded step.

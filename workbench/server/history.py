@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from workbench.server.feed import LiveFeed
 from workbench.server.origin import is_same_host
 from workbench.server.state_frame import Words
 from workbench.telemetry.history import StepNotRecordedError
 from workbench.telemetry.records import StepRecord
+from workbench.telemetry.run_file import write_run
+from workbench.telemetry.trace import encode_trace
 
 MOST_STEPS: Final = 2000
 """Steps in one answer of `/history/steps`."""
@@ -72,6 +77,32 @@ def build_history_router(feed: LiveFeed, words: Words) -> APIRouter:
             return _not_recorded(error)
         return JSONResponse(describe_step(record, keys, words), headers=NO_STORE)
 
+    @router.get("/save")
+    async def save(redacted: int = 0) -> Response:
+        """The run as a file that `app.py --replay` opens."""
+        await feed.catch_up()
+        try:
+            base, records = feed.history.base_and_records()
+        except StepNotRecordedError as error:
+            return _not_recorded(error)
+        status, layout = feed.service_facts()
+        data = write_run(base, records, status, layout, is_redacted=bool(redacted))
+        return _download(data, "application/gzip", "run", "jsonl.gz")
+
+    @router.get("/trace")
+    async def trace() -> Response:
+        """The run as trace events for chrome://tracing and ui.perfetto.dev."""
+        await feed.catch_up()
+        try:
+            _, records = feed.history.base_and_records()
+        except StepNotRecordedError as error:
+            return _not_recorded(error)
+        rows = feed.history.rows_after(-1, len(records))
+        facts = {each.key: replace(each) for each in feed.history.facts_of(rows)}
+        status, _ = feed.service_facts()
+        data = encode_trace(records, rows, facts, f"engine · {status['model_name']}")
+        return _download(data, "application/json", "trace", "json")
+
     return router
 
 
@@ -117,6 +148,13 @@ def describe_step(record: StepRecord, keys: dict[str, int], words: Words) -> dic
         ],
         "lookups": {"looked_up": record.num_looked_up_tokens, "cached": record.num_cached_tokens},
     }
+
+
+def _download(data: Iterator[bytes], kind: str, name: str, suffix: str) -> Response:
+    """A file that is made while it is sent, in a thread of its own: the feed goes on meanwhile."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    disposition = f'attachment; filename="workbench-{name}-{today}.{suffix}"'
+    return StreamingResponse(data, media_type=kind, headers=NO_STORE | {"Content-Disposition": disposition})
 
 
 def _binary(data: bytes) -> Response:

@@ -27,18 +27,24 @@ POLICY_VIOLATION = 1008
 
 
 def build_live_router(
-    service: EngineDoor, words: Words, *, interval_s: float = MIN_INTERVAL_S, heartbeat_s: float = HEARTBEAT_S
+    service: EngineDoor,
+    words: Words,
+    *,
+    feed: LiveFeed | None = None,
+    interval_s: float = MIN_INTERVAL_S,
+    heartbeat_s: float = HEARTBEAT_S,
 ) -> APIRouter:
     """Return a router with `/live`, `/live/frame`, `/history/…` and `/health`. Needs `websockets` under uvicorn.
 
     Args:
-        service: the engine door; the feed subscribes to it for the life of the router.
+        service: the engine door.
         words: turns decisions into sentences, as `workbench.ui.explain` does.
+        feed: what to serve, where it is not the plain feed of the service.
         interval_s: shortest time between two frames of one socket, in seconds.
         heartbeat_s: longest time between two frames of one socket, in seconds.
     """
     router = APIRouter()
-    feed = LiveFeed(service, words)
+    feed = LiveFeed(service, words) if feed is None else feed
 
     @router.get("/live/frame")
     async def poll(request: Request, instance: int = 0, epoch: int = 0, version: int = 0) -> Response:
