@@ -82,12 +82,19 @@ class WatchedPage:
 
 @pytest.fixture
 def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., WatchedPage]]:
-    """`open_page(width=..., **context options)` → a `WatchedPage`; checked for errors at the end."""
+    """`open_page(width=..., **context options)` → a `WatchedPage`; checked for errors at the end.
+
+    The guided tour is put aside, except for a `first_visit`.
+    """
     opened: list[WatchedPage] = []
 
-    def open_one(width: int = 1440, init_script: str | None = None, **options: object) -> WatchedPage:
+    def open_one(
+        width: int = 1440, init_script: str | None = None, first_visit: bool = False, **options: object
+    ) -> WatchedPage:
         options = {"reduced_motion": "reduce", "color_scheme": "dark", **options}
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)  # type: ignore[arg-type]
+        if not first_visit:
+            context.add_init_script("try { localStorage.setItem('wb-guide', 'done'); } catch { /* no page yet */ }")
         if init_script is not None:
             context.add_init_script(init_script)
         opened.append(WatchedPage(context.new_page()))

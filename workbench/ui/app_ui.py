@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from workbench.engine.service import EngineService
 from workbench.presets import Preset
 from workbench.ui.components.assets import ui_assets
+from workbench.ui.components.guide import guide
 from workbench.ui.components.header_strip import header_strip, status_line
+from workbench.ui.components.page_tools import page_tools
+from workbench.ui.language_first import LanguageFirst
 from workbench.ui.pages.blocks import build_blocks_page
 from workbench.ui.pages.chat import build_chat_page
 from workbench.ui.preset_store import PresetStore
 from workbench.ui.sidebar import build_sidebar
+from workbench.ui.texts import gradio_texts
 from workbench.ui.theme import STYLESHEET, build_theme
 
 TITLE: Final = "Inference Workbench"
@@ -42,18 +47,16 @@ def build_ui(
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         sidebar = build_sidebar(page, service, PresetStore(presets, preset_directory), selected_preset)
         header_strip()
+        guide()
         with gr.Column(elem_classes="wb-tabs-area", min_width=0):
-            gr.HTML(_TOOLS, elem_id="wb-tools")
+            page_tools()
             with gr.Tabs(elem_id="wb-tabs"):
                 with gr.Tab("Chat", id="chat"):
-                    build_chat_page(service, sidebar)
+                    build_chat_page(page, service, sidebar)
                 with gr.Tab("Blocks", id="blocks"):
                     build_blocks_page(service, show_token_text=show_token_text)
         status_line()
     return page
-
-
-_TOOLS: Final = '<button type="button" class="wb-button" id="wb-theme" title="Light or dark page">Light</button>'
 
 
 def page_options() -> dict[str, Any]:
@@ -70,4 +73,6 @@ def page_options() -> dict[str, Any]:
         "ssr_mode": False,
         "mcp_server": False,
         "enable_monitoring": False,
+        "i18n": gradio_texts(),
+        "app_kwargs": {"middleware": [Middleware(LanguageFirst)]},
     }

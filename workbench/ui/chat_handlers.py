@@ -95,7 +95,7 @@ class ChatHandlers:
         full = context_full_note(self.service, chosen)
         return {
             self.widgets.chatbot: self._messages(chosen),
-            self.widgets.tools: take_away(self.service, chosen),
+            self.widgets.tools: take_away(self.service, chosen, session),
             **self.widgets.full_context(num_questions(chosen), full),
         }
 
@@ -106,7 +106,10 @@ class ChatHandlers:
             return {self.widgets.tools: gr.skip()}
         toggled = with_toggled_tokens(self.conversations.of(session), int(event.index), int(event.answer or 0))
         self.conversations.keep(session, toggled)
-        return {self.widgets.chatbot: self._messages(toggled), self.widgets.tools: take_away(self.service, toggled)}
+        return {
+            self.widgets.chatbot: self._messages(toggled),
+            self.widgets.tools: take_away(self.service, toggled, session),
+        }
 
     async def cancel_edit(self) -> dict[Any, Any]:
         """Leave the conversation as it is."""
@@ -143,10 +146,19 @@ class ChatHandlers:
         """End the answer under way; its own handler then shows what there is of it."""
         self.turns.stop(session_of(request))
 
+    async def come_back(self, request: gr.Request, earlier: str | None) -> dict[Any, Any]:
+        """Show the conversation of the page that this one was before it was reloaded: `earlier` is its session."""
+        session, conversation = session_of(request), self.conversations.of(earlier or "")
+        if not conversation or self.conversations.of(session):
+            return {self.widgets.tools: gr.skip()}
+        self.conversations.keep(session, conversation)
+        return {**self._idle(session, conversation), self.widgets.chatbot: self._messages(conversation)}
+
     async def clear(self, request: gr.Request) -> dict[Any, Any]:
         """Forget the conversation."""
-        self.conversations.keep(session_of(request), ())
-        return {**self._idle(()), self.widgets.chatbot: [], self.widgets.request_map: None}
+        session = session_of(request)
+        self.conversations.keep(session, ())
+        return {**self._idle(session, ()), self.widgets.chatbot: [], self.widgets.request_map: None}
 
     async def _answer(
         self, session: str, asked: Conversation, system_prompt: str, sampling: tuple[Any, ...]
@@ -156,7 +168,7 @@ class ChatHandlers:
             yield {self.widgets.message: gr.skip()}
             return
         self.conversations.keep(session, asked)
-        taken = take_away(self.service, asked)
+        taken = take_away(self.service, asked, session)
         yield {**self.widgets.busy(), self.widgets.tools: taken, self.widgets.chatbot: self._messages(asked)}
         try:
             params, priority = sampling_params(sampling, lambda: self.service.tokenizer), priority_of(sampling)
@@ -191,14 +203,14 @@ class ChatHandlers:
     def _end(self, session: str, asked: Conversation, answer: Turn) -> dict[Any, Any]:
         conversation = (*asked, answer)
         self.conversations.keep(session, conversation)
-        return {**self._idle(conversation), self.widgets.chatbot: self._messages(conversation)}
+        return {**self._idle(session, conversation), self.widgets.chatbot: self._messages(conversation)}
 
-    def _idle(self, conversation: Conversation) -> dict[Any, Any]:
+    def _idle(self, session: str, conversation: Conversation) -> dict[Any, Any]:
         """What surrounds the conversation between two answers."""
         full = context_full_note(self.service, conversation)
         return {
             **self.widgets.idle(num_questions(conversation), full),
-            self.widgets.tools: take_away(self.service, conversation),
+            self.widgets.tools: take_away(self.service, conversation, session),
         }
 
     def _messages(self, conversation: Conversation) -> list[dict[str, str]]:

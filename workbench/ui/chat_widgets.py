@@ -29,6 +29,8 @@ class ChatWidgets:
     cancel_edit: gr.Button
     edited: gr.Number
     """Place in the conversation of the message that is edited. Never shown."""
+    earlier_session: gr.Textbox
+    """Session of this page before it was reloaded. Never shown."""
     request_map: gr.HTML
     """Shows the request whose id is its value."""
     tools: gr.HTML

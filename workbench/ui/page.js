@@ -1,11 +1,9 @@
 () => {
   // Theme: what the visitor chose last, else what the system prefers. Only the class of the body changes.
-  const button = () => document.getElementById('wb-theme');
   const read = () => { try { return localStorage.getItem('wb-theme'); } catch { return null; } };
   const keep = (theme) => { try { localStorage.setItem('wb-theme', theme); } catch { /* private window: not kept */ } };
   const apply = (theme) => {
     document.body.classList.toggle('dark', theme === 'dark');
-    if (button()) button().textContent = theme === 'dark' ? 'Light' : 'Dark';
     document.dispatchEvent(new CustomEvent('wb-theme', { detail: theme }));
   };
   const asked = new URLSearchParams(location.search).get('__theme');

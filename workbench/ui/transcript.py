@@ -18,10 +18,11 @@ FORMAT: Final = "inference-workbench-conversation"
 VERSION: Final = 1
 
 
-def take_away(service: EngineService, conversation: Conversation) -> dict[str, Any] | None:
+def take_away(service: EngineService, conversation: Conversation, session: str = "") -> dict[str, Any] | None:
     """Return what the page's script copies, saves and shows: each message's text, both documents, and tokens.
 
-    None when empty. A message with several answers has a list of texts. Tokens are `shown_tokens`.
+    None when empty. A message with several answers has a list of texts. Tokens are `shown_tokens`; `session` is the
+    browser tab's name, by which a reloaded page finds the conversation again.
     """
     if not conversation:
         return None
@@ -29,6 +30,7 @@ def take_away(service: EngineService, conversation: Conversation) -> dict[str, A
         "texts": [[answer.text for answer in turn.answers] or turn.text for turn in conversation],
         "markdown": as_markdown(conversation),
         "json": as_json(conversation, engine_facts(service)),
+        "session": session,
         "tokens": shown_tokens(conversation),
     }
 

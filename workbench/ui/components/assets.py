@@ -6,13 +6,17 @@ Everything is inlined into the page: no request leaves for it. The scripts share
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Final
 
+from workbench.ui.texts import TABLES
+
 HERE: Final = Path(__file__).parent
 
-STYLES: Final = ("base.css", "header.css", "block_map.css")
+STYLES: Final = ("base.css", "header.css", "block_map.css", "guide.css")
 SCRIPTS: Final = (
+    "language.js",
     "address.js",
     "frames.js",
     "snapshot.js",
@@ -35,6 +39,8 @@ SCRIPTS: Final = (
     "compact_map.js",
     "chat_tools.js",
     "token_tip.js",
+    "guide.js",
+    "page_tools.js",
     "header.js",
 )
 
@@ -50,7 +56,8 @@ def ui_assets() -> tuple[str, str]:
     """Return the CSS text and the HTML for the page's head that carries the scripts."""
     css = "\n".join((HERE / name).read_text(encoding="utf-8") for name in STYLES)
     js = "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    return css, f"<script>\n{js}\n</script>"
+    tables = json.dumps(dict(TABLES), ensure_ascii=False).replace("</", "<\\/")
+    return css, f"<script>\nwindow.wb = {{ tables: {tables} }};\n{js}\n</script>"
 
 
 def template(name: str) -> str:

@@ -75,7 +75,17 @@
     get conversation() { return this.context.props.value || null; }
 
     show() {
+      this.keepSession();
       for (const name of ["copy", "saveMarkdown", "saveJson"]) this.parts[name].disabled = !this.conversation;
+    }
+
+    /** Keep the name of this tab's conversation, so that it comes back when the page is reloaded. */
+    keepSession() {
+      try {
+        if (this.conversation) sessionStorage.setItem("wb-session", this.conversation.session);
+        else if (this.hadConversation) sessionStorage.removeItem("wb-session");
+      } catch { /* private window: it does not come back */ }
+      this.hadConversation = Boolean(this.conversation);
     }
 
     /** What is known about a token that is shown, null when it has just gone. */

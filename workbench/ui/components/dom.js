@@ -101,6 +101,7 @@
 
   /** Bring a component to life: called once from js_on_load. */
   function mount(name, root, context) {
+    wb.translate(root);
     const update = views[name](root, context);
     const stop = wb.store.subscribe((topics) => (root.isConnected ? update(topics) : stop()));
     const resized = new ResizeObserver(() => wb.store.notify("theme"));

@@ -22,15 +22,18 @@ EMPTY_CHAT: Final = (
 )
 
 
-def build_chat_page(service: EngineService, sidebar: Sidebar) -> None:
+def build_chat_page(page: gr.Blocks, service: EngineService, sidebar: Sidebar) -> None:
     """Lay out the Chat tab and wire its events. Call inside its `gr.Tab`."""
     widgets = _lay_out()
     handlers = ChatHandlers(service, widgets)
     _wire(handlers, sidebar, widgets)
+    earlier = widgets.earlier_session
+    page.load(handlers.come_back, earlier, widgets.outputs, queue=False, js=EARLIER_SESSION, **_PRIVATE)
     _wire_load(LoadHandlers(service, handlers.turns), widgets)
 
 
 FOCUS_MESSAGE: Final = "() => document.querySelector('#wb-message textarea').focus()"
+EARLIER_SESSION: Final = "() => { try { return sessionStorage.getItem('wb-session'); } catch { return null; } }"
 
 _PRIVATE: Final[dict[str, Any]] = {"show_progress": "hidden", "api_visibility": "private"}
 
@@ -119,6 +122,7 @@ def _edit_bar() -> dict[str, Any]:
         "edit_note": note,
         "cancel_edit": button,
         "edited": gr.Number(None, precision=0, visible=False),
+        "earlier_session": gr.Textbox(None, visible=False),
     }
 
 
