@@ -146,6 +146,8 @@ class Environment:
     port: str | None
     preset: str | None
     model: str | None
+    token: str | None
+    """What visitors from other machines have to bring (`WORKBENCH_TOKEN`)."""
     browser: str | None
     """Path of a Chromium for the browser tests (`WORKBENCH_CHROMIUM`)."""
     require_browser: bool
@@ -160,6 +162,7 @@ def read_environment() -> Environment:
         port=get("PORT") or None,
         preset=get("PRESET") or None,
         model=get("MODEL") or None,
+        token=get("WORKBENCH_TOKEN") or None,
         browser=get("WORKBENCH_CHROMIUM") or None,
         require_browser=get("WORKBENCH_REQUIRE_BROWSER") == "1",
     )
