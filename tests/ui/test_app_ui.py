@@ -34,7 +34,7 @@ def test_page_exposes_no_handler_as_an_api(page: Any):
 
 def test_page_has_a_tab_only_for_what_exists(page: Any):
     tabs = [block.label for block in page.blocks.values() if type(block).__name__ == "Tab"]
-    assert tabs == ["Chat", "Blocks"]
+    assert tabs == ["Chat", "Blocks", "Timeline"]
 
 
 def test_page_options_keep_the_page_on_its_own_host():

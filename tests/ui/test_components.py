@@ -14,6 +14,7 @@ from workbench.ui.components.block_map import block_map, compact_map
 from workbench.ui.components.chat_tools import chat_tools
 from workbench.ui.components.header_strip import header_strip, status_line
 from workbench.ui.components.machine import describe_machine
+from workbench.ui.components.timeline import timeline
 
 
 def test_assets_hold_every_script_and_style_file() -> None:
@@ -28,16 +29,16 @@ def test_assets_name_no_other_host_and_end_the_script_once() -> None:
     assert re.findall(r"</script|<!--", head) == ["</script"]
 
 
-@pytest.mark.parametrize("name", ["block_map", "chat_tools", "compact_map", "header", "status_line"])
+@pytest.mark.parametrize("name", ["block_map", "chat_tools", "compact_map", "header", "status_line", "timeline"])
 def test_template_is_static(name: str) -> None:
     assert re.findall(r"\$\{|\{\{|`|@children", assets.template(name)) == []
 
 
 def test_components_carry_ids_and_no_value() -> None:
-    components = [block_map(FakeService()), compact_map(), chat_tools(), header_strip(), status_line()]
-    ids = ["wb-block-map", "wb-compact-map", "wb-chat-tools", "wb-header", "wb-status-line"]
+    components = [block_map(FakeService()), compact_map(), chat_tools(), header_strip(), status_line(), timeline()]
+    ids = ["wb-block-map", "wb-compact-map", "wb-chat-tools", "wb-header", "wb-status-line", "wb-timeline"]
     assert [c.elem_id for c in components] == ids
-    assert [c.value for c in components] == [None] * 5
+    assert [c.value for c in components] == [None] * 6
 
 
 def test_block_details_give_the_tokens_of_a_block() -> None:

@@ -18,6 +18,7 @@ from workbench.ui.components.page_tools import page_tools
 from workbench.ui.language_first import LanguageFirst
 from workbench.ui.pages.blocks import build_blocks_page
 from workbench.ui.pages.chat import build_chat_page
+from workbench.ui.pages.timeline import build_timeline_page
 from workbench.ui.preset_store import PresetStore
 from workbench.ui.sidebar import build_sidebar
 from workbench.ui.texts import gradio_texts
@@ -55,6 +56,8 @@ def build_ui(
                     build_chat_page(page, service, sidebar)
                 with gr.Tab("Blocks", id="blocks"):
                     build_blocks_page(service, show_token_text=show_token_text)
+                with gr.Tab("Timeline", id="timeline"):
+                    build_timeline_page()
         status_line()
     return page
 

@@ -14,7 +14,7 @@ from workbench.ui.texts import TABLES
 
 HERE: Final = Path(__file__).parent
 
-STYLES: Final = ("base.css", "header.css", "block_map.css", "guide.css")
+STYLES: Final = ("base.css", "header.css", "block_map.css", "timeline.css", "guide.css")
 SCRIPTS: Final = (
     "language.js",
     "address.js",
@@ -37,6 +37,17 @@ SCRIPTS: Final = (
     "travel.js",
     "block_map.js",
     "compact_map.js",
+    "timeline_words.js",
+    "timeline_history.js",
+    "timeline_axis.js",
+    "timeline_reader.js",
+    "timeline_tracks.js",
+    "timeline_rows.js",
+    "timeline_tip.js",
+    "timeline_hands.js",
+    "timeline_controls.js",
+    "inspector.js",
+    "timeline.js",
     "chat_tools.js",
     "token_tip.js",
     "guide.js",

@@ -1,0 +1,81 @@
+"""A page with the block map and the timeline over any engine door, and how to read what it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fastapi
+import gradio as gr
+from playwright.sync_api import Locator, Page
+
+from tests.browser.map_page import next_frame
+from workbench.server.live import build_live_router
+from workbench.ui import explain
+from workbench.ui.components.assets import ui_assets
+from workbench.ui.components.header_strip import header_strip
+from workbench.ui.pages.blocks import build_blocks_page
+from workbench.ui.pages.timeline import build_timeline_page
+from workbench.ui.theme import STYLESHEET, build_theme
+
+VIEW = """(() => { for (const node of document.querySelectorAll('#wb-timeline, #wb-timeline *'))
+  if (node.wbTimeline) return node.wbTimeline; })()"""
+"""The page's own `Timeline` object."""
+CANVAS = "#wb-timeline canvas[data-part=timeline]"
+
+
+def build_timeline_app(service: Any) -> fastapi.FastAPI:
+    """The live feed with its history, and a page of the header, the map and the timeline."""
+    css, head = ui_assets()
+    with gr.Blocks(title="timeline", fill_width=True, analytics_enabled=False) as page:
+        header_strip()
+        with gr.Tabs(selected="timeline"):
+            with gr.Tab("Blocks", id="blocks"):
+                build_blocks_page(service)
+            with gr.Tab("Timeline", id="timeline"):
+                build_timeline_page()
+    app = fastapi.FastAPI()
+    app.include_router(build_live_router(service, explain))
+    options: dict[str, Any] = {"footer_links": [], "run_history": False, "ssr_mode": False}
+    look = {"theme": build_theme(), "css_paths": [STYLESHEET], "css": css, "head": head}
+    return gr.mount_gradio_app(app, page, path="/", **look, **options)
+
+
+def open_timeline(page: Page, url: str) -> None:
+    """Go to the page, in its dark theme, and wait for the first frame."""
+    page.goto(f"{url}/?__theme=dark")
+    page.wait_for_function("window.wb && wb.store.service && wb.store.live.numBlocks > 0")
+    page.get_by_label("Timeline", exact=True).wait_for(state="visible")
+
+
+def wait_for_history(page: Page, last: int) -> None:
+    """Wait until the timeline has read the steps up to `last` and drawn them."""
+    page.wait_for_function(
+        f"""last => {{ const v = {VIEW};
+        return v && !v.history.isEmpty && v.history.last === last; }}""",
+        arg=last,
+    )
+    next_frame(page)
+
+
+def read(page: Page, expression: str) -> Any:
+    """Evaluate an expression over `v`, the timeline, once what was notified is drawn."""
+    next_frame(page)
+    return page.evaluate(f"() => {{ const v = {VIEW}; return {expression}; }}")
+
+
+def part(page: Page, name: str) -> Locator:
+    return page.locator(f"#wb-timeline [data-part={name}]")
+
+
+def pixel(page: Page, x: float, y: float) -> tuple[int, ...]:
+    """Colour of the canvas at a point in CSS pixels."""
+    color = page.evaluate(
+        f"""([x, y]) => {{ const g = document.querySelector('{CANVAS}').getContext('2d');
+        return [...g.getImageData(x, y, 1, 1).data].slice(0, 3); }}""",
+        [int(x), int(y)],
+    )
+    return tuple(color)
+
+
+def click(page: Page, x: float, y: float) -> None:
+    page.locator(CANVAS).click(position={"x": x, "y": y})
