@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
 
 from workbench.telemetry.records import BlockState, StepRecord
 
@@ -20,26 +19,36 @@ class Recorder:
     A record of another epoch means another pool: what came before is forgotten.
     """
 
-    def __init__(self, capacity: int = DEFAULT_CAPACITY, base: Iterable[BlockState] = ()) -> None:
-        """Remember up to `capacity` steps; `base` are the blocks as they were before the first of them."""
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        """Remember up to `capacity` steps."""
         self.capacity = capacity
-        self.is_recording = True
-        """Off only to measure what recording costs: blocks that change meanwhile are not known afterwards."""
+        self._is_recording = True
         self._records: deque[StepRecord] = deque()
-        self._base: dict[int, BlockState] = {block.block_id: block for block in base}
+        self._base: dict[int, BlockState] = {}
         self._lock = threading.Lock()
 
     def record(self, record: StepRecord) -> None:
         """Take one step; the oldest one makes room."""
-        if not self.is_recording:
-            return
         with self._lock:
+            if not self._is_recording:
+                return
             if self._records and self._records[-1].epoch != record.epoch:
                 self._records.clear()
                 self._base.clear()
             self._records.append(record)
             if len(self._records) > self.capacity:
                 self._apply(self._base, self._records.popleft())
+
+    def switch(self, is_recording: bool) -> None:
+        """Stop or go on, to measure what recording costs.
+
+        Both forget everything: steps that follow cannot be joined to those before, and blocks that changed
+        meanwhile are not known.
+        """
+        with self._lock:
+            self._is_recording = is_recording
+            self._records.clear()
+            self._base.clear()
 
     @property
     def latest(self) -> StepRecord | None:

@@ -73,7 +73,7 @@ def restore_state(saved: SavedState, epoch: int, block_size: int) -> LiveState:
     state.reset(epoch, len(saved.blocks), block_size)
     state.step_id = saved.step_id
     try:
-        state.blocks = np.array(list(saved.blocks), BLOCK_DTYPE)
+        state.set_blocks(np.array(list(saved.blocks), BLOCK_DTYPE))
     except OverflowError as error:
         raise ValueError(str(error)) from error
     state.further_owners = {block: keys for block, keys in saved.further_owners if 0 <= block < state.num_blocks}
