@@ -59,7 +59,7 @@
   /** Runs of the row inside the window. What would fall on pixels that its kind has painted already is left out. */
   function drawRuns(g, row, axis, middle) {
     const [from, to] = axis.visible();
-    const painted = [0, 0, 0, 0, 0];
+    const painted = new Array(5).fill(-Infinity);
     for (let run = row.runAt(from); run < row.numRuns && row.from[run] <= to; run++) {
       // Only what lies in the history has a place; a run may have begun before it.
       const first = Math.max(row.from[run], axis.history.first), last = row.to[run];
