@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.map_page import (
     LAYOUT,
@@ -235,3 +235,55 @@ def test_summary_for_screen_readers_names_the_totals(serve: Serve, open_page: Op
     canvas = page.get_by_role("img", name="Physical KV blocks. 3 of 64 blocks active, 0 cached, 61 free")
     expect(canvas).to_have_attribute("tabindex", "0")
     assert service.engine.state(0).status is BlockStatus.ACTIVE
+
+
+def test_legend_keeps_blocks_of_one_state_in_front(serve: Serve, open_page: OpenPage) -> None:
+    service = FakeService(num_blocks=64, seed=11)
+    page = open_page().page
+    open_map(page, serve(build_map_app(service)).url)
+    while {b.status for b in service.pool_snapshot().blocks} != set(BlockStatus) or not shared_blocks(service):
+        run_simulated(service, 1)
+    wait_for_step(page, service.engine.step_id)
+    blocks = service.pool_snapshot().blocks
+    before = cell_images(page)
+    states = {
+        "Active": {b.block_id for b in blocks if b.status is BlockStatus.ACTIVE},
+        "Shared": shared_blocks(service),
+        "Cached": {b.block_id for b in blocks if b.status is BlockStatus.CACHED},
+    }
+    free = {b.block_id for b in blocks if b.status is BlockStatus.FREE}
+    for name, kept in states.items():
+        button = page.locator("#wb-block-map .wb-totals").get_by_role("button", name=name)
+        button.click()
+        expect(button).to_have_attribute("aria-pressed", "true")
+        next_frame(page)
+        after = cell_images(page)
+        assert {i for i in range(64) if after[i] == before[i]} == kept | free, name
+    page.locator("#wb-block-map .wb-key").get_by_role("button", name="free", exact=True).click()
+    next_frame(page)
+    after = cell_images(page)
+    assert all(after[i] != before[i] for i in range(64)), "free cells are lit, all others step back"
+    run_simulated(service, 3)
+    wait_for_step(page, service.engine.step_id)
+    drawn = cell_images(page)
+    page.evaluate("wb.store.notify('theme')")
+    next_frame(page)
+    assert cell_images(page) == drawn, "changed cells are drawn by the same filter"
+    page.locator(MAP).focus()
+    page.keyboard.press("Escape")
+    next_frame(page)
+    check_pixels(page, service.pool_snapshot())
+
+
+def shared_blocks(service: FakeService) -> set[int]:
+    return {block.block_id for block in service.pool_snapshot().blocks if block.ref_count > 1}
+
+
+def cell_images(page: Page) -> list[str]:
+    """The pixels of each cell, as text to compare."""
+    images: list[str] = page.evaluate(
+        f"""() => {{ const layout = {LAYOUT}, g = document.querySelector('{MAP}').getContext('2d');
+        return [...wb.store.view().status.keys()].map(block => {{ const [x, y] = layout.at(block);
+          return g.getImageData(x, y, layout.cell, layout.cell).data.join(); }}); }}"""
+    )
+    return images

@@ -138,8 +138,13 @@ def test_feed_that_sends_rubbish_is_asked_less_and_less_often(
     watched.expects_a_lost_server = True
     page = watched.page
     asked: list[str] = []
-    page.on("request", lambda request: "/live/frame" in request.url and asked.append(request.url))
-    page.on("websocket", lambda socket: "/live" in socket.url and asked.append(socket.url))
+
+    def note(url: str) -> None:
+        if "/live" in url:
+            asked.append(url)
+
+    page.on("request", lambda request: note(request.url))
+    page.on("websocket", lambda socket: note(socket.url))
     open_map(page, serve(build_map_app(service)).url)
     run_simulated(service, 20)
     wait_for_step(page, 19)

@@ -27,6 +27,8 @@ SCRIPTS: Final = (
     "dom.js",
     "geometry.js",
     "cells.js",
+    "overview.js",
+    "lens.js",
     "map_canvas.js",
     "strip.js",
     "panels.js",

@@ -12,6 +12,7 @@
       this.parts = wb.dom.parts(root);
       this.desk = new wb.panels.DetailsDesk(server);
       this.travel = new wb.travel.Travel(this.parts);
+      this.lens = new wb.lens.Lens();
       this.layout = null;
       this.cursor = -1;
       this.announcedAt = 0;
@@ -33,6 +34,7 @@
       wb.totals.drawTotals(this.parts, view);
       wb.totals.drawModes(this.parts.modes, wb.store.mode);
       wb.totals.drawKey(this.parts.key, wb.store.mode);
+      wb.totals.drawStates(this.root);
       wb.totals.drawChips(this.parts.chips, view);
       this.drawEmpty(view);
       this.drawMap(topics);
@@ -63,27 +65,46 @@
       return {
         layout: this.layout, mode: wb.store.mode, compact: false, stale: wb.feed.isStale(),
         lit, order, table: lit && order.length ? new Set(order) : null,
-        block: wb.store.selection.block,
+        block: wb.store.selection.block, state: wb.store.state,
       };
     }
 
     drawMap(topics) {
       const view = this.view;
       if (!view.numBlocks) return;
-      this.layout = wb.geometry.mapLayout(wb.dom.innerWidth(this.parts.map.parentElement), view.numBlocks);
+      this.layout = wb.geometry.mapLayout(wb.dom.innerWidth(this.parts.map.parentElement), view.numBlocks, this.lens);
       const options = (this.lastOptions = this.options(view));
       const dirty = wb.store.dirty;
-      const isQuiet = !options.table && options.block < 0 && options.mode !== 2 && !options.stale && this.cursor < 0;
+      const isQuiet = !this.layout.isBig && !options.table && options.block < 0 && options.mode !== 2 && !options.stale && this.cursor < 0;
       const isNews = [...topics].every((topic) => topic === "data" || topic === "cursor");
       if (isQuiet && dirty && isNews) wb.mapCanvas.drawSome(this.parts.map, view, dirty, options);
       else wb.mapCanvas.drawAll(this.parts.map, view, options);
       this.drawCursor(options);
+      this.drawZoom();
       this.animate();
+    }
+
+    drawZoom() {
+      const { zoomBox, zoomText, zoomIn, zoomOut, map } = this.parts;
+      zoomBox.hidden = !this.layout.isBig;
+      wb.dom.setText(zoomText, `${this.lens.zoom}×`);
+      zoomOut.disabled = this.lens.zoom === 1;
+      zoomIn.disabled = this.layout.pitch >= 16;
+      map.style.touchAction = this.lens.zoom > 1 ? "none" : "";
+    }
+
+    /** Enlarge the map of a big pool, or show it whole again with a factor of 0. */
+    zoom(factor) {
+      if (!this.layout || !this.layout.isBig) return false;
+      if (factor) this.lens.zoomAtCenter(this.layout, factor);
+      else this.lens.reset();
+      wb.store.notify("theme");
+      return true;
     }
 
     /** The keyboard's cell: a thin frame, apart from the pinned block. */
     drawCursor() {
-      if (this.cursor < 0 || this.cursor >= this.view.numBlocks || document.activeElement !== this.parts.map) return;
+      if (this.cursor < 0 || this.cursor >= this.view.numBlocks || document.activeElement !== this.parts.map || !this.layout.isVisible(this.cursor)) return;
       const g = this.parts.map.getContext("2d");
       const [x, y] = this.layout.at(this.cursor);
       g.strokeStyle = wb.palette.colors().cursor;
@@ -131,7 +152,10 @@
       const { map, strip, modes } = this.parts;
       map.addEventListener("pointermove", (event) => this.onMove(event));
       map.addEventListener("pointerleave", () => this.leave());
-      map.addEventListener("click", (event) => this.pin(this.at(event)));
+      const wasDragged = wb.lens.listen(map, this.lens, () => this.layout, () => wb.store.notify("theme"));
+      map.addEventListener("click", (event) => wasDragged() || this.pin(this.at(event)));
+      this.parts.zoomIn.addEventListener("click", () => this.zoom(2));
+      this.parts.zoomOut.addEventListener("click", () => this.zoom(0.5));
       strip.addEventListener("click", (event) => {
         const request = this.view.byId.get(wb.store.selection.request);
         const block = wb.strip.blockAt(strip, this.view, request, event.offsetX);
@@ -139,6 +163,10 @@
       });
       strip.addEventListener("pointermove", (event) => this.onStripMove(event));
       strip.addEventListener("pointerleave", () => { this.parts.tip.hidden = true; });
+      this.root.addEventListener("click", (event) => {
+        const button = event.target.closest("button.wb-state");
+        if (button) wb.store.toggleState(button.dataset.state);
+      });
       [...modes.children].forEach((button, i) => button.addEventListener("click", () => wb.store.setMode(i)));
       modes.addEventListener("keydown", (event) => {
         const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
@@ -198,6 +226,7 @@
     clear() {
       this.cursor = -1;
       this.parts.tip.hidden = true;
+      if (wb.store.state) wb.store.toggleState(wb.store.state);
       wb.store.select(null, -1);
       wb.store.setHover(null, -1);
     }
@@ -233,6 +262,9 @@
       if (key === "enter") { this.pin(this.cursor >= 0 ? this.cursor : wb.store.hover.block); return true; }
       if (key === "escape") { this.clear(); return true; }
       if ("1234".includes(key)) { wb.store.setMode(Number(key) - 1); return true; }
+      if (key === "+" || key === "=") return this.zoom(2);
+      if (key === "-") return this.zoom(0.5);
+      if (key === "0") return this.zoom(0);
       return wb.travel.onKey(key);
     }
 
@@ -240,6 +272,10 @@
       const { columns } = this.layout, last = this.view.numBlocks - 1;
       const from = this.cursor >= 0 ? this.cursor : Math.max(0, wb.store.selection.block);
       this.cursor = this.cursor < 0 ? from : Math.max(0, Math.min(last, from + dx + dy * columns));
+      if (this.layout.isBig) {
+        this.lens.reveal(this.layout, this.cursor);
+        this.layout = wb.geometry.mapLayout(wb.dom.innerWidth(this.parts.map.parentElement), this.view.numBlocks, this.lens);
+      }
       const box = this.parts.map.getBoundingClientRect();
       const [x, y] = this.layout.center(this.cursor);
       this.hover(this.cursor);

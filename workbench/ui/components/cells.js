@@ -3,7 +3,7 @@
   "use strict";
 
   const AGES = [0, 4, 16, 64, 256, Infinity];
-  const AT_REST = 0.16, DIMMED = 0.74, UNFILLED = 0.68, UNFILLED_DIMMED = 0.88;
+  const AT_REST = 0.16, DIMMED = 0.74, UNFILLED = 0.68, UNFILLED_DIMMED = 0.88, FREE_LIT = 0.45;
   const OWNER = 0, REFERENCES = 1, AGE = 2, DEPTH = 3;
 
   /** Colour of an active block in a mode; `lit` is the request that is looked at. */
@@ -21,17 +21,33 @@
     return wb.palette.colors().ramp[5 - AGES.findIndex((limit) => steps <= limit)];
   }
 
-  /** Draw one cell. `options`: layout, mode, compact, stale, lit (request), table (Set of its blocks). */
-  function draw(g, view, block, options) {
+  /** Whether a block belongs to those that the legend's filter asks for. */
+  function isOfState(view, block, state) {
+    if (state === "shared") return view.refs[block] > 1;
+    return view.status[block] === { free: wb.store.FREE, cached: wb.store.CACHED, active: wb.store.ACTIVE }[state];
+  }
+
+  /** Whether a block steps back: the picture is stale, or something else is looked at. */
+  function isDim(view, block, { stale, table, state }) {
+    return stale || (table !== null && !table.has(block)) || (Boolean(state) && !isOfState(view, block, state));
+  }
+
+  /** Free blocks are the ground, unless the filter asks for them. */
+  function freeColor({ state }) {
     const c = wb.palette.colors();
+    return state === "free" ? wb.palette.mix(c.free, c.cursor, FREE_LIT) : c.free;
+  }
+
+  /** Draw one cell. `options`: layout, mode, compact, stale, state (filter), lit (request), table (Set of its blocks). */
+  function draw(g, view, block, options) {
     const [x, y] = options.layout.at(block);
     const size = options.layout.cell;
-    const isDim = options.stale || (options.table !== null && !options.table.has(block));
+    const isBack = isDim(view, block, options);
     if (view.status[block] === wb.store.FREE) {
-      g.fillStyle = c.free;
+      g.fillStyle = freeColor(options);
       g.fillRect(x, y, size, size);
-    } else if (view.status[block] === wb.store.CACHED) drawCached(g, view, block, x, y, size, isDim, options);
-    else drawActive(g, view, block, x, y, size, isDim, options);
+    } else if (view.status[block] === wb.store.CACHED) drawCached(g, view, block, x, y, size, isBack, options);
+    else drawActive(g, view, block, x, y, size, isBack, options);
   }
 
   function drawCached(g, view, block, x, y, size, isDim, options) {
@@ -89,5 +105,5 @@
     g.globalAlpha = 1;
   }
 
-  wb.cells = { draw, color };
+  wb.cells = { draw, color, isDim, freeColor };
 })((window.wb = window.wb || {}));

@@ -84,10 +84,8 @@
       const lit = family.length === 1 ? family[0] : null;
       const options = { layout, mode: 0, compact: true, stale: wb.feed.isStale(), lit, table: table.size ? table : null };
       const g = wb.dom.fit(this.parts.map, layout.width, layout.height);
-      for (let block = 0; block < view.numBlocks; block++) {
-        wb.cells.draw(g, view, block, options);
-        if (table.has(block) && view.refs[block] > 1) this.markShared(g, layout, block);
-      }
+      wb.mapCanvas.drawCells(g, view, options);
+      for (const block of table) if (view.refs[block] > 1 && !layout.isCoarse) this.markShared(g, layout, block);
     }
 
     /** The corner that marks a shared block in the full map, as whole pixels of these small cells. */

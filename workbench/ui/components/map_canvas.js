@@ -6,8 +6,10 @@
   const MOVED_FLASH_MS = 700;
   const MANY_RUNS = 24;
   const NEAR = 8;
+  const COARSE_TAGS = 8;
 
   function drawAxes(g, layout) {
+    if (layout.isBig) { wb.overview.drawAxes(g, layout); return; }
     const c = wb.palette.colors();
     g.fillStyle = c.subdued;
     g.textAlign = "left";
@@ -27,7 +29,7 @@
     const isSparse = wb.geometry.runsOf(table).length <= MANY_RUNS;
     const isNear = (i) => isSparse || (place >= 0 && Math.abs(i - place) <= NEAR);
     g.lineJoin = "round";
-    for (const isJumpPass of [false, true]) {
+    for (const isJumpPass of layout.isCoarse ? [true] : [false, true]) {
       g.strokeStyle = isJumpPass ? c.cursor : c.canvas;
       g.lineWidth = isJumpPass ? 1 : 2;
       g.globalAlpha = isJumpPass ? 0.65 : 1;
@@ -44,7 +46,8 @@
     g.setLineDash([]);
     g.globalAlpha = 1;
     drawEnds(g, layout, table);
-    for (let i = 0; i < table.length; i += 16) drawTag(g, layout, table[i], String(i));
+    const tagEvery = layout.isCoarse ? 2 ** Math.max(4, Math.ceil(Math.log2(table.length / COARSE_TAGS))) : 16;
+    for (let i = 0; i < table.length; i += tagEvery) drawTag(g, layout, table[i], String(i));
   }
 
   /** Dot = first block, square = last block. */
@@ -102,7 +105,7 @@
       const [color, lastsMs, strength] = flashOf(kind);
       const age = Math.max(0, now - at) / lastsMs;
       if (age > 1) flashes.delete(block);
-      if (block >= view.numBlocks) continue;
+      if (block >= view.numBlocks || !options.layout.isVisible(block)) continue;
       redrawCell(g, view, block, options);
       if (age > 1) continue;
       const [x, y] = options.layout.at(block);
@@ -115,8 +118,10 @@
   }
 
   function redrawCell(g, view, block, options) {
-    const [x, y] = options.layout.at(block);
-    g.clearRect(x, y, options.layout.cell, options.layout.cell);
+    const { layout } = options;
+    if (layout.isCoarse) { wb.overview.drawCell(g, view, block, options); return; }
+    const [x, y] = layout.at(block);
+    g.clearRect(x, y, layout.cell, layout.cell);
     wb.cells.draw(g, view, block, options);
   }
 
@@ -124,10 +129,31 @@
   function drawAll(canvas, view, options) {
     const { layout } = options;
     const g = wb.dom.fit(canvas, layout.width, layout.height);
-    for (let block = 0; block < view.numBlocks; block++) wb.cells.draw(g, view, block, options);
+    g.save();
     drawAxes(g, layout);
+    if (layout.isBig) clip(g, layout);
+    drawCells(g, view, options);
     if (options.table && options.order.length) drawOrder(g, layout, options.order, options.block);
     if (options.block >= 0 && options.block < view.numBlocks) drawSelected(g, layout, options.block);
+    g.restore();
+  }
+
+  /** Keep to the window of a big pool. */
+  function clip(g, layout) {
+    g.beginPath();
+    g.rect(layout.edge.left, layout.edge.top, layout.window.width, layout.window.height);
+    g.clip();
+  }
+
+  /** All cells that are visible. */
+  function drawCells(g, view, options) {
+    const { layout } = options;
+    if (layout.isCoarse) { wb.overview.draw(g, view, options); return; }
+    const { columns, rows } = layout.range();
+    for (let row = rows[0]; row < rows[1]; row++) {
+      const first = row * layout.columns;
+      for (let block = first + columns[0]; block < Math.min(view.numBlocks, first + columns[1]); block++) wb.cells.draw(g, view, block, options);
+    }
   }
 
   /** Draw the cells in `blocks` over what is there; only right while nothing is lit or selected. */
@@ -138,7 +164,7 @@
 
   const reducedMotion = window.matchMedia("(prefers-reduced-motion: reduce)");
   wb.mapCanvas = {
-    drawAll, drawSome, drawFlashes,
+    drawAll, drawCells, drawSome, drawFlashes,
     isStill: () => reducedMotion.matches,
   };
 })((window.wb = window.wb || {}));

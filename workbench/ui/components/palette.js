@@ -65,7 +65,7 @@
   }
 
   const palette = {
-    mix,
+    mix, channels,
     /** Colours of the present theme. */
     colors() { return colors || (colors = read()); },
     hasPip(slot) { return slot !== null && slot >= 12 && slot < 24; },

@@ -30,6 +30,8 @@
     rates: [],
     mine: new Set(),
     mode: 0,
+    /** State of the blocks that the legend's filter keeps in front: "active", "cached", "shared", "free"; null for all. */
+    state: null,
     selection: { request: null, block: -1 },
     hover: { request: null, block: -1 },
     /** Blocks of the last delta; null when everything may differ from what was drawn. */
@@ -200,6 +202,12 @@
     setHover(request, block) {
       if (this.hover.request === request && this.hover.block === block) return;
       this.hover = { request, block };
+      this.notify("selection");
+    },
+
+    /** Keep blocks of one state in front, or all again when it was chosen already. */
+    toggleState(state) {
+      this.state = this.state === state ? null : state;
       this.notify("selection");
     },
 

@@ -2,17 +2,18 @@
 (function (wb) {
   "use strict";
 
-  const LEFT = 34, HEIGHT = 53, CELL_TOP = 13, CELL_HEIGHT = 16;
+  const LEFT = 34, HEIGHT = 53, CELL_TOP = 13, CELL_HEIGHT = 16, LABEL_PX = 27;
 
   function layoutOf(width, length) {
-    const pitch = Math.min(14, Math.floor(((width - LEFT) / length) * 4) / 4);
-    return { pitch, gap: pitch > 3 ? 1 : 0.5, at: (index) => LEFT + index * pitch };
+    const room = (width - LEFT) / length;
+    const pitch = Math.min(14, room >= 1 ? Math.floor(room * 4) / 4 : room);
+    return { pitch, gap: pitch > 3 ? 1 : pitch > 1 ? 0.5 : 0, at: (index) => LEFT + index * pitch };
   }
 
   function drawCells(g, view, request, table, layout) {
     const c = wb.palette.colors();
     const hue = wb.palette.request(request);
-    const every = layout.pitch * 8 > 26 ? 8 : layout.pitch * 16 > 26 ? 16 : 64;
+    const every = 2 ** Math.max(3, Math.ceil(Math.log2(LABEL_PX / layout.pitch)));
     table.forEach((block, index) => {
       const x = layout.at(index), width = layout.pitch - layout.gap;
       const height = (CELL_HEIGHT * view.filled[block]) / view.blockSize;

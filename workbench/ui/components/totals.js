@@ -2,7 +2,11 @@
 (function (wb) {
   "use strict";
 
-  const OWNER_KEY = [["fill", "fill = tokens used"], ["notch", "shared"], ["hatch", "cached, free to reuse"], ["free", "free"], ["pip", "owner 13–24"]];
+  /** Form, words, and the state that a click keeps in front. */
+  const OWNER_KEY = [
+    ["fill", "fill = tokens used", null], ["notch", "shared", "shared"], ["hatch", "cached, free to reuse", "cached"],
+    ["free", "free", "free"], ["pip", "owner 13–24", null],
+  ];
   const RAMP_KEYS = [
     null,
     [["1", "2", "3", "4", "5", "6+"], "references"],
@@ -67,16 +71,29 @@
     const stamp = `${mode}/${c.theme}`;
     if (box.dataset.stamp === stamp) return;
     box.dataset.stamp = stamp;
-    const entry = (className, background, text) => {
-      const node = wb.dom.element("span");
+    const entry = (className, background, text, state) => {
+      const node = wb.dom.element(state ? "button" : "span", state ? "wb-state" : "");
       const square = wb.dom.element("i", className);
       if (background) square.style.background = background;
       node.append(square, text);
+      if (state) { node.type = "button"; node.dataset.state = state; }
       return node;
     };
-    if (!RAMP_KEYS[mode]) { box.replaceChildren(...OWNER_KEY.map(([form, text]) => entry(`wb-sw wb-sw-${form}`, "", text))); return; }
+    if (!RAMP_KEYS[mode]) {
+      box.replaceChildren(...OWNER_KEY.map(([form, text, state]) => entry(`wb-sw wb-sw-${form}`, "", text, state)));
+      return;
+    }
     const [labels, meaning] = RAMP_KEYS[mode];
     box.replaceChildren(...labels.map((text, i) => entry("wb-sw", c.ramp[i], text)), wb.dom.element("span", "", meaning));
+  }
+
+  /** The buttons of the totals and the legend that filter by a block's state. */
+  function drawStates(root) {
+    for (const button of root.querySelectorAll("button.wb-state")) {
+      const isOn = button.dataset.state === wb.store.state;
+      button.classList.toggle("wb-on", isOn);
+      button.setAttribute("aria-pressed", String(isOn));
+    }
   }
 
   function drawModes(buttons, mode) {
@@ -98,5 +115,5 @@
 
   const isHeld = (request) => request.status !== "running";
 
-  wb.totals = { drawTotals, drawKey, drawModes, drawChips };
+  wb.totals = { drawTotals, drawKey, drawStates, drawModes, drawChips };
 })((window.wb = window.wb || {}));
