@@ -18,6 +18,7 @@ from tests.server.fake_service import FakeService
 from workbench.engine.service import EngineService
 from workbench.engine.worker import Pause
 from workbench.sampling_params import SamplingParams
+from workbench.server.feed import LiveFeed
 from workbench.server.live import build_live_router
 from workbench.telemetry.records import BlockStatus, PoolSnapshot, StepRecord
 from workbench.ui import explain
@@ -49,8 +50,8 @@ LAYOUT = """(() => { const box = document.querySelector('#wb-block-map canvas[da
 Color = tuple[int, int, int]
 
 
-def build_map_app(service: Any, *routers: fastapi.APIRouter) -> fastapi.FastAPI:
-    """The live feed, routes that go before its own, and a page of our components alone."""
+def build_map_app(service: Any, *routers: fastapi.APIRouter, feed: LiveFeed | None = None) -> fastapi.FastAPI:
+    """The live feed (the plain one of `service`, or `feed`), routes before its own, and a page of our components."""
     css, head = ui_assets()
     with gr.Blocks(title="map", fill_width=True, analytics_enabled=False) as page:
         header_strip()
@@ -61,7 +62,7 @@ def build_map_app(service: Any, *routers: fastapi.APIRouter) -> fastapi.FastAPI:
             with gr.Tab("Blocks", id="blocks"):
                 build_blocks_page(service)
     app = fastapi.FastAPI()
-    for router in (*routers, build_live_router(service, explain)):
+    for router in (*routers, build_live_router(service, explain, feed=feed)):
         app.include_router(router)
     return gr.mount_gradio_app(
         app,
