@@ -68,6 +68,9 @@ RULES = (
     Rule("workbench.bench.kernels", ("kernels", "workbench.engine", "workbench.models", "workbench.bench", *DOOR)),
     # The scheduler and the memory manager alone.
     Rule("workbench.bench.scheduler", ("workbench.engine", "workbench.bench", *DOOR), never=("torch",)),
+    # What a server does for a page that watches.
+    Rule("workbench.bench.telemetry", ("workbench.server", "workbench.bench", *DOOR)),
+    Rule("workbench.bench.past_frames", ("workbench.server", "workbench.bench", *DOOR)),
     Rule("app", ("kernels", "workbench")),
 )
 

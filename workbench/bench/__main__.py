@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from workbench.bench import context, exactness, peers, prefix, scheduler, throughput
+from workbench.bench import context, exactness, peers, prefix, scheduler, telemetry, throughput
 from workbench.bench.command_line import log, reserved_stdout
 from workbench.bench.kernels import command as kernels
 from workbench.config import prepare_process
@@ -25,6 +25,7 @@ COMMANDS = {
     "peers": peers,
     "prefix": prefix,
     "scheduler": scheduler,
+    "telemetry": telemetry,
 }
 """To add a command: a module with `add_arguments(parser)` and `run(args) -> Report`, and a line here."""
 

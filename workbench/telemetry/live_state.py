@@ -93,7 +93,7 @@ class LiveState:
     def set_blocks(self, blocks: npt.NDArray[np.void]) -> None:
         """Take an array of `BLOCK_DTYPE` for the pool. It is written to from now on."""
         self.blocks = blocks
-        self._bytes = memoryview(blocks.view(np.uint8))
+        self._bytes = blocks.view(np.uint8).data
 
     @property
     def requests(self) -> dict[str, LiveRequest]:
