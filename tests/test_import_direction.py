@@ -71,6 +71,8 @@ RULES = (
     # What a server does for a page that watches.
     Rule("workbench.bench.telemetry", ("workbench.server", "workbench.bench", *DOOR)),
     Rule("workbench.bench.past_frames", ("workbench.server", "workbench.bench", *DOOR)),
+    # What it measures is the whole workbench in a browser, over an engine that was recorded.
+    Rule("workbench.bench.page", ("app", "workbench.engine", "workbench.server.listener", "workbench.bench", *DOOR)),
     Rule("app", ("kernels", "workbench")),
 )
 
@@ -88,8 +90,11 @@ LAZY = ("transformers", "bitsandbytes", "awq", "triton", "accelerate", "datasets
 DECLARED_AS = {"awq": "autoawq", "markdown_it": "markdown-it-py", "starlette": "fastapi", "llvmlite": "numba"}
 """Import name → its line in requirements.txt: the name there, or the package it is a fixed part of."""
 
-OF_PEERS = {"workbench.bench.peer_workers": {"vllm", "openvino", "openvino_genai", "xllamacpp"}}
-"""Modules → packages that they find in another environment, never in ours."""
+NOT_OURS = {
+    "workbench.bench.peer_workers": {"vllm", "openvino", "openvino_genai", "xllamacpp"},
+    "workbench.bench.page": {"playwright"},
+}
+"""Modules → packages that they find in a peer's environment, or in that of the tests, never in `make run`'s."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +282,7 @@ def test_requirements_name_every_imported_package():
         for path in our_files()
         for item in imports_of(ast.parse(path.read_text(encoding="utf-8")))
         if not item.name.startswith(".")
-        and item.name.partition(".")[0] not in OF_PEERS.get(module_name(path).rpartition(".")[0], ())
+        and item.name.partition(".")[0] not in NOT_OURS.get(module_name(path).rpartition(".")[0], ())
     }
     third_party = {DECLARED_AS.get(name, name) for name in imported - set(sys.stdlib_module_names) - set(OURS)}
 

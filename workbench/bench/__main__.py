@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from workbench.bench import context, exactness, peers, prefix, scheduler, telemetry, throughput
 from workbench.bench.command_line import log, reserved_stdout
 from workbench.bench.kernels import command as kernels
+from workbench.bench.page import command as page
 from workbench.config import prepare_process
 from workbench.errors import WorkbenchError
 from workbench.foreign_kernels import foreign_kernels_warning
@@ -26,6 +27,7 @@ COMMANDS = {
     "prefix": prefix,
     "scheduler": scheduler,
     "telemetry": telemetry,
+    "page": page,
 }
 """To add a command: a module with `add_arguments(parser)` and `run(args) -> Report`, and a line here."""
 
