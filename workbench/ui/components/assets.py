@@ -37,6 +37,7 @@ SCRIPTS: Final = (
     "traffic.js",
     "recorded.js",
     "travel.js",
+    "save_map.js",
     "block_map.js",
     "compact_map.js",
     "timeline_words.js",

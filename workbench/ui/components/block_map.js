@@ -156,6 +156,8 @@
       map.addEventListener("click", (event) => wasDragged() || this.pin(this.at(event)));
       this.parts.zoomIn.addEventListener("click", () => this.zoom(2));
       this.parts.zoomOut.addEventListener("click", () => this.zoom(0.5));
+      this.parts.savePng.addEventListener("click", () => this.layout && wb.saveMap.savePicture(this.view, this.options(this.view)));
+      this.parts.saveJson.addEventListener("click", () => wb.saveMap.saveState(this.view));
       strip.addEventListener("click", (event) => {
         const request = this.view.byId.get(wb.store.selection.request);
         const block = wb.strip.blockAt(strip, this.view, request, event.offsetX);
