@@ -251,6 +251,28 @@ def test_cursor_moved_elsewhere_comes_into_the_window(shown: tuple[Page, list[St
     expect(part(page, "following")).to_have_text(f"frozen at step {records[6].step_id:,}")
 
 
+def test_ended_request_that_was_chosen_elsewhere_is_shown_when_the_tab_opens(
+    run: Any, serve: Serve, open_page: OpenPage
+) -> None:
+    """As a click on an answer's figures does: the request is over, and the timeline was never open."""
+    service, records = run
+    ended = {s.request_id: r.step_id for r in records for s in r.requests if s.status.is_terminal}
+    name, step = next(iter(ended.items()))
+    page = open_page().page
+    page.goto(f"{serve(build_timeline_app(service, 'other')).url}/?__theme=dark")
+    page.wait_for_function("window.wb && wb.store.live.stepId >= 0")
+    page.evaluate("([name, step]) => { wb.store.select(name, -1); wb.store.seek(step); }", [name, step])
+    page.wait_for_function("wb.store.past !== null")
+    page.get_by_role("tab", name="Timeline").click()
+    wait_for_history(page, records[-1].step_id)
+    expect(part(page, "lifeName")).to_have_text(name)
+    expect(part(page, "lifeRows")).to_contain_text(f"step {step:,}, finished")
+    first, last = read(page, "v.axis.visible()")
+    assert first <= step <= last
+    row, top, count = read(page, f"[v.rows.findIndex(r => r.id === '{name}'), v.layout.firstRow, v.layout.numRows]")
+    assert top <= row < top + count
+
+
 # ------------------------------------------------------------------------------ the window
 
 
@@ -317,6 +339,34 @@ def test_wheel_zooms_around_the_step_under_the_pointer(shown: tuple[Page, list[S
     part(page, "zoomOut").click()
     page.locator(CANVAS).press("0")
     assert read(page, "[v.axis.from, v.axis.to]") == read(page, "[v.history.first, v.history.last + 1]")
+
+
+def test_two_fingers_pinch_and_a_tap_selects(run: Any, serve: Serve, open_page: OpenPage) -> None:
+    service, records = run
+    page = open_page(width=390, has_touch=True).page
+    open_timeline(page, serve(build_timeline_app(service)).url)
+    wait_for_history(page, records[-1].step_id)
+    read(page, "(v.axis.show(60, 100), v.redraw())")
+    box = page.locator(CANVAS).bounding_box()
+    assert box is not None
+    touch = page.context.new_cdp_session(page)
+
+    def fingers(kind: str, *places: float) -> None:
+        points = [{"x": box["x"] + x, "y": box["y"] + 60, "id": i} for i, x in enumerate(places)]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    middle = read(page, "v.axis.placeAt(200)")
+    fingers("touchStart", 180)
+    fingers("touchStart", 180, 220)
+    for spread in (30, 40):
+        fingers("touchMove", 200 - spread, 200 + spread)
+    fingers("touchEnd")
+    assert read(page, "v.axis.span") == pytest.approx(20)
+    assert read(page, "v.axis.placeAt(200)") == pytest.approx(middle)
+    assert page.evaluate("wb.store.cursor") is None
+    page.touchscreen.tap(box["x"] + 200, box["y"] + 60)
+    page.wait_for_function("wb.store.cursor !== null")
+    assert page.evaluate("wb.store.cursor") == int(middle)
 
 
 def test_brush_of_the_minimap_moves_and_resizes_the_window(shown: tuple[Page, list[StepRecord]]) -> None:
@@ -470,8 +520,8 @@ def test_hidden_timeline_asks_for_nothing_and_catches_up_when_shown(serve: Serve
     page.on("request", lambda request: asked.append(request.url) if "history/steps" in request.url else None)
     open_timeline(page, serve(build_timeline_app(service)).url)
     wait_for_history(page, 0)
-    page.get_by_role("tab", name="Blocks").click()
-    page.locator("#wb-block-map canvas[data-part=map]").wait_for(state="visible")
+    page.get_by_role("tab", name="Other").click()
+    expect(page.get_by_text("Nothing that is drawn from the history.")).to_be_visible()
     before = len(asked)
     for _ in range(3):
         service.step()

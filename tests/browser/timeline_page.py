@@ -23,12 +23,14 @@ VIEW = """(() => { for (const node of document.querySelectorAll('#wb-timeline, #
 CANVAS = "#wb-timeline canvas[data-part=timeline]"
 
 
-def build_timeline_app(service: Any) -> fastapi.FastAPI:
-    """The live feed with its history, and a page of the header, the map and the timeline."""
+def build_timeline_app(service: Any, selected: str = "timeline") -> fastapi.FastAPI:
+    """The live feed with its history, and a page of the header, the map and the timeline, one tab in front."""
     css, head = ui_assets()
     with gr.Blocks(title="timeline", fill_width=True, analytics_enabled=False) as page:
         header_strip()
-        with gr.Tabs(selected="timeline"):
+        with gr.Tabs(selected=selected):
+            with gr.Tab("Other", id="other"):
+                gr.Markdown("Nothing that is drawn from the history.")
             with gr.Tab("Blocks", id="blocks"):
                 build_blocks_page(service)
             with gr.Tab("Timeline", id="timeline"):

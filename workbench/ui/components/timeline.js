@@ -2,7 +2,6 @@
 (function (wb) {
   "use strict";
 
-  const { History } = wb.timelineHistory;
   const GUTTER = 92;
   const ROWS_TOP = 146;
   const FEWEST_ROWS = 8, MOST_ROWS = 24;
@@ -15,10 +14,12 @@
     constructor(root) {
       this.root = root;
       this.parts = wb.dom.parts(root);
-      this.history = new History();
+      // The block map reads the same history: it is fetched and kept once.
+      wb.recorded.want();
+      this.history = wb.recorded.history;
+      this.reader = wb.recorded.reader;
       this.axis = new wb.timelineAxis.Axis(this.history);
       this.minimap = new wb.timelineTracks.Minimap();
-      this.reader = new wb.timelineReader.Reader(this.history, () => this.redraw());
       this.desk = new wb.inspector.StepDesk(() => this.redraw());
       this.filter = { text: "", state: "all", isMine: false };
       /** Key of the request that is selected here; it may have ended, then the store does not know it. */
@@ -29,6 +30,7 @@
       this.rowsBelow = 0;
       this.space = FEWEST_ROWS;
       this.rows = [];
+      this.rowToShow = null;
       this.layout = null;
       this.engine = "";
       this.revealed = null;
@@ -83,7 +85,7 @@
       if (!row) return;
       this.chosen = chosen;
       this.key = row.key;
-      this.showRow(row);
+      this.rowToShow = row;
     }
 
     drawEmpty(isAny) {
@@ -122,7 +124,7 @@
       const rowHeight = isNarrow ? 18 : 20, most = isNarrow ? 14 : this.rowsThatFit(rowHeight);
       const numRows = Math.min(most, this.rows.length);
       this.space = Math.min(most, Math.max(this.space, numRows));
-      this.rowsBelow = Math.max(0, Math.min(this.rowsBelow, this.rows.length - numRows));
+      this.scrollToRow(numRows);
       const rowsEnd = ROWS_TOP + this.space * rowHeight;
       const minimapTop = rowsEnd + 12;
       return {
@@ -130,6 +132,14 @@
         firstRow: this.rows.length - numRows - this.rowsBelow,
         rowsTop: ROWS_TOP, rowsEnd, minimapTop, height: minimapTop + wb.timelineTracks.MINIMAP_HEIGHT + 4,
       };
+    }
+
+    /** Keep to the rows that there are, and bring the row that is to be seen among the shown ones. */
+    scrollToRow(numRows) {
+      const most = this.rows.length - numRows, place = this.rows.indexOf(this.rowToShow);
+      this.rowToShow = null;
+      if (place >= 0) this.rowsBelow = Math.max(most - place, Math.min(this.rowsBelow, this.rows.length - 1 - place));
+      this.rowsBelow = Math.max(0, Math.min(this.rowsBelow, most));
     }
 
     /** So many rows that the minimap still lies inside the window, within what is readable. */
@@ -189,7 +199,7 @@
     select(row) {
       this.key = row ? row.key : null;
       wb.store.select(row ? row.id : null, -1);
-      if (row) this.showRow(row);
+      if (row) this.rowToShow = row;
       this.redraw();
     }
 
@@ -204,14 +214,6 @@
       if (this.history.has(step)) wb.store.seek(step);
     }
 
-    /** Scroll so far that a row is among those shown. */
-    showRow(row) {
-      const { layout } = this, place = this.rows.indexOf(row);
-      if (!layout || place < 0) return;
-      if (place < layout.firstRow) this.rowsBelow += layout.firstRow - place;
-      else if (place >= layout.firstRow + layout.numRows) this.rowsBelow -= place - layout.firstRow - layout.numRows + 1;
-    }
-
     /** Go `delta` rows from the one that the keyboard is at. */
     point(delta) {
       if (!this.rows.length) return;
@@ -219,7 +221,7 @@
       const to = from < 0 ? (delta > 0 ? this.layout.firstRow : this.rows.length - 1) : from + delta;
       const row = this.rows[Math.max(0, Math.min(this.rows.length - 1, to))];
       this.pointed = row.key;
-      this.showRow(row);
+      this.rowToShow = row;
       this.redraw();
     }
 

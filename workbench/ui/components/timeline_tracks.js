@@ -175,7 +175,9 @@
         g.fillStyle = c.cursor;
         g.fillRect(Math.round(this.x(history, layout, cursor)), top, 1, MINIMAP_HEIGHT);
       }
-      label(g, wb.timelineWords("timeline.all_steps", { count: wb.format.count(history.numSteps) }), 0, top + 16, c.subdued);
+      g.fillStyle = c.subdued;
+      g.textAlign = "left";
+      g.fillText(wb.timelineWords("timeline.all_steps", { count: wb.format.count(history.numSteps) }), 0, top + 16, layout.left - 8);
     }
 
     paint(history, layout, c) {
