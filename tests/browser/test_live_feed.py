@@ -9,6 +9,7 @@ import msgspec
 from playwright.sync_api import Page, expect
 
 from tests.browser.map_page import (
+    NO_SOCKET,
     WAYS,
     OpenPage,
     Serve,
@@ -42,6 +43,26 @@ def test_hidden_tab_closes_its_socket_and_resyncs_on_return(serve: Serve, open_p
     set_hidden(page, False)
     wait_for_step(page, 69)
     assert len([url for url in closed if "/live" in url]) == 1
+    assert shown_states(page) == states_in(service.pool_snapshot())
+    check_pixels(page, service.pool_snapshot())
+
+
+def test_hidden_tab_stops_polling_and_resyncs_on_return(serve: Serve, open_page: OpenPage) -> None:
+    service = FakeService(num_blocks=64, seed=6)
+    page = open_page(init_script=NO_SOCKET).page
+    open_map(page, serve(build_map_app(service)).url)
+    run_simulated(service, 20)
+    wait_for_step(page, 19)
+    set_hidden(page, True)
+    page.wait_for_function("wb.feed.state === 'idle' && wb.feed.timer === null")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    run_simulated(service, 50)
+    page.wait_for_timeout(1500)
+    assert asked == []
+    assert page.evaluate("wb.store.live.stepId") == 19
+    set_hidden(page, False)
+    wait_for_step(page, 69)
     assert shown_states(page) == states_in(service.pool_snapshot())
     check_pixels(page, service.pool_snapshot())
 

@@ -303,3 +303,45 @@ def test_all_parts_of_the_tab_show_the_frozen_step(serve: Serve, open_page: Open
     page.evaluate("step => wb.store.seek(step)", last)
     wait_for_view(page, last)
     expect(page.get_by_label("Request details")).to_contain_text(f"It is not in the engine at step {last}.")
+
+
+def test_stepping_flashes_what_the_step_allocated_freed_and_moved(serve: Serve, open_page: OpenPage) -> None:
+    history = FakeHistory(FakeService(num_blocks=64))
+    service = history.service
+    page = open_page(reduced_motion="no-preference").page
+    open_map(page, serve(build_recorded_app(history)).url)
+    service.engine.add(40, 100)
+    service.step()
+    service.engine.add(20, 100)
+    service.step()
+    service.engine.fork("r1")
+    service.step()
+    wait_for_step(page, 2)
+    tables = {request.request_id: request.table for request in service.engine.running}
+    assert tables == {"r1": [0, 1, 5], "r2": [3, 4], "r1.1": [0, 1, 2]}
+    seek(page, 0)
+    page.wait_for_function("wb.store.flashes.size === 0")
+    page.evaluate("""() => { const flash = wb.store.flash; window.flashed = [];
+        wb.store.flash = (...given) => { flash.apply(wb.store, given); window.flashed = [...wb.store.flashes]
+          .map(([block, { kind }]) => [block, kind]).sort((a, b) => a[0] - b[0]); }; }""")
+    seek(page, 1)
+    assert page.evaluate("window.flashed") == [[3, "turned"], [4, "turned"]]
+    seek(page, 2)
+    assert page.evaluate("window.flashed") == [[5, "copy"]]
+    expect(page.locator("#wb-block-map [data-part=trafficRows] p")).to_have_text(
+        ["step 2: r1 copied block 2 → 5 before writing"]
+    )
+    page.wait_for_function("wb.store.flashes.size === 0")
+    seek(page, 1)
+    assert page.evaluate("window.flashed") == [[5, "turned"]]
+    expect(page.locator("#wb-block-map [data-part=trafficNone]")).to_have_text("Nothing moved in this step.")
+    page.wait_for_function("wb.store.flashes.size === 0")
+    page.evaluate("window.flashed = null")
+    page.evaluate("wb.store.follow()")
+    wait_for_view(page, 2)
+    service.engine.add(20, 100)
+    seek(page, 0)
+    assert page.evaluate("window.flashed") is None, "a jump over several steps flashes nothing"
+    service.step()
+    wait_for_step(page, 3)
+    assert page.evaluate("[window.flashed, wb.store.flashes.size]") == [None, 0], "nor does what happens behind it"
