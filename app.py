@@ -93,12 +93,12 @@ def build_app(
 
     from workbench.server.live import build_live_router
     from workbench.server.replay import ReplayService
-    from workbench.ui import explain
     from workbench.ui.app_ui import build_ui, page_options
+    from workbench.ui.every_language import EveryLanguage
 
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    feed = service.feed(explain) if isinstance(service, ReplayService) else None
-    app.include_router(build_live_router(service, explain, feed=feed))
+    feed = service.feed(EveryLanguage()) if isinstance(service, ReplayService) else None
+    app.include_router(build_live_router(service, EveryLanguage(), feed=feed))
     page = build_ui(
         cast("EngineService", service), presets, preset.name, show_token_text=show_text, preset_directory=save_to
     )

@@ -33,7 +33,7 @@ def test_page_exposes_no_handler_as_an_api(page: Any):
 
 
 def test_page_has_a_tab_only_for_what_exists(page: Any):
-    tabs = [block.label for block in page.blocks.values() if type(block).__name__ == "Tab"]
+    tabs = [block.label.key for block in page.blocks.values() if type(block).__name__ == "Tab"]
     assert tabs == ["Chat", "Blocks", "Timeline"]
 
 

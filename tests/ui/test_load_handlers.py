@@ -13,7 +13,7 @@ from workbench.telemetry.records import RequestStatus
 from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.load_handlers import LoadHandlers
 
-VISITOR: Any = SimpleNamespace(session_hash="tab-1")
+VISITOR: Any = SimpleNamespace(session_hash="tab-1", headers={})
 
 
 def handlers_over(service: Any) -> LoadHandlers:
@@ -21,28 +21,28 @@ def handlers_over(service: Any) -> LoadHandlers:
 
 
 def test_background_button_says_what_it_added():
-    assert "Added r1 to r8; 8 under way." in asyncio.run(handlers_over(ScriptedService()).add())
+    assert "Added r1 to r8; 8 under way." in asyncio.run(handlers_over(ScriptedService()).add(VISITOR))
 
 
 def test_burst_button_says_that_the_others_follow():
-    assert "Added r1; 5 more follow once" in asyncio.run(handlers_over(ScriptedService()).burst())
+    assert "Added r1; 5 more follow once" in asyncio.run(handlers_over(ScriptedService()).burst(VISITOR))
 
 
 def test_burst_button_says_when_nothing_will_be_shared():
     service = ScriptedService(EngineConfig(num_blocks=100, enable_prefix_caching=False))
-    assert "Nothing is shared: the prefix cache is off." in asyncio.run(handlers_over(service).burst())
+    assert "Nothing is shared: the prefix cache is off." in asyncio.run(handlers_over(service).burst(VISITOR))
 
 
 def test_burst_button_shows_a_refusal():
     service = ScriptedService()
     service.refusal = EngineStoppedError("the engine is not loaded")
-    assert "the engine is not loaded" in asyncio.run(handlers_over(service).burst())
+    assert "the engine is not loaded" in asyncio.run(handlers_over(service).burst(VISITOR))
 
 
 def test_preempt_button_takes_the_visitors_own_answer_before_any_other():
     service = ScriptedService()
     handlers = handlers_over(service)
-    asyncio.run(handlers.add())
+    asyncio.run(handlers.add(VISITOR))
     handlers.turns.start("tab-1").request_id = "r9"
     handlers.turns.start("tab-2").request_id = "r10"
     service.record(*(request_state(f"r{number}") for number in (1, 2, 9, 10)))
@@ -54,7 +54,7 @@ def test_preempt_button_takes_the_visitors_own_answer_before_any_other():
 def test_preempt_button_takes_the_newest_background_request_that_runs():
     service = ScriptedService()
     handlers = handlers_over(service)
-    asyncio.run(handlers.add())
+    asyncio.run(handlers.add(VISITOR))
     handlers.turns.start("tab-1").request_id = "r9"
     running = [request_state(f"r{number}") for number in (1, 2)]
     service.record(*running, request_state("r3", RequestStatus.WAITING), request_state("r9", RequestStatus.WAITING))

@@ -39,7 +39,7 @@ def service() -> Any:
     ],
 )
 def test_changes_are_counted_and_told_live_from_reload(wanted: Any, label: str):
-    assert engine_changes(service(), *wanted).button_label == label
+    assert engine_changes(service(), *wanted).button_label() == label
 
 
 def test_apply_of_live_settings_does_not_reload():
