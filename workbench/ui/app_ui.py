@@ -16,12 +16,12 @@ from workbench.ui.components.guide import guide
 from workbench.ui.components.header_strip import header_strip, status_line
 from workbench.ui.components.page_tools import page_tools
 from workbench.ui.language_first import LanguageFirst
+from workbench.ui.localized import gradio_texts, localized
 from workbench.ui.pages.blocks import build_blocks_page
 from workbench.ui.pages.chat import build_chat_page
 from workbench.ui.pages.timeline import build_timeline_page
 from workbench.ui.preset_store import PresetStore
 from workbench.ui.sidebar import build_sidebar
-from workbench.ui.texts import gradio_texts
 from workbench.ui.theme import STYLESHEET, build_theme
 
 TITLE: Final = "Inference Workbench"
@@ -52,11 +52,11 @@ def build_ui(
         with gr.Column(elem_classes="wb-tabs-area", min_width=0):
             page_tools()
             with gr.Tabs(elem_id="wb-tabs"):
-                with gr.Tab("Chat", id="chat"):
+                with gr.Tab(localized("Chat"), id="chat"):
                     build_chat_page(page, service, sidebar)
-                with gr.Tab("Blocks", id="blocks"):
+                with gr.Tab(localized("Blocks"), id="blocks"):
                     build_blocks_page(service, show_token_text=show_token_text)
-                with gr.Tab("Timeline", id="timeline"):
+                with gr.Tab(localized("Timeline"), id="timeline"):
                     build_timeline_page()
         status_line()
     return page

@@ -22,8 +22,10 @@ from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.chat_session import NOTHING_YET, stream_answer
 from workbench.ui.chat_widgets import ChatWidgets
 from workbench.ui.conversations import Conversations
+from workbench.ui.localized import texts_for
 from workbench.ui.phases import Phase
 from workbench.ui.sampling_form import as_mapping, priority_of, sampling_params
+from workbench.ui.texts import ENGLISH, Texts
 from workbench.ui.transcript import take_away
 from workbench.ui.turns import (
     AnswerSettings,
@@ -71,7 +73,7 @@ class ChatHandlers:
         index = None if edited is None else int(edited)
         asked = with_edited_message(self.conversations.of(session), index, message.strip())
         yield {self.widgets.message: ""}
-        async with aclosing(self._answer(session, asked, system_prompt, sampling)) as changes:
+        async with aclosing(self._answer(request, asked, system_prompt, sampling)) as changes:
             async for change in changes:
                 yield change
 
@@ -82,19 +84,22 @@ class ChatHandlers:
         is_known = 0 <= index < len(conversation) and conversation[index].role == "user"
         if not is_known or self.turns.is_busy(session):
             return {self.widgets.message: gr.skip()}
-        return {self.widgets.message: conversation[index].text, **self.widgets.editing(index, conversation)}
+        return {
+            self.widgets.message: conversation[index].text,
+            **self.widgets.editing(index, conversation, texts_for(request)),
+        }
 
     async def choose(self, request: gr.Request, event: gr.EventData) -> dict[Any, Any]:
         """Go on with another one of the last turn's answers."""
-        session = session_of(request)
+        session, say = session_of(request), texts_for(request)
         conversation = self.conversations.of(session)
         chosen = with_chosen_answer(conversation, int(event.index), int(event.answer))
         if chosen == conversation or self.turns.is_busy(session):
             return {self.widgets.tools: gr.skip()}
         self.conversations.keep(session, chosen)
-        full = context_full_note(self.service, chosen)
+        full = context_full_note(self.service, chosen, say)
         return {
-            self.widgets.chatbot: self._messages(chosen),
+            self.widgets.chatbot: self._messages(chosen, say),
             self.widgets.tools: take_away(self.service, chosen, session),
             **self.widgets.full_context(num_questions(chosen), full),
         }
@@ -107,7 +112,7 @@ class ChatHandlers:
         toggled = with_toggled_tokens(self.conversations.of(session), int(event.index), int(event.answer or 0))
         self.conversations.keep(session, toggled)
         return {
-            self.widgets.chatbot: self._messages(toggled),
+            self.widgets.chatbot: self._messages(toggled, texts_for(request)),
             self.widgets.tools: take_away(self.service, toggled, session),
         }
 
@@ -129,7 +134,7 @@ class ChatHandlers:
         """Ask for the last answer again."""
         session = session_of(request)
         asked = without_last_answer(self.conversations.of(session))
-        async with aclosing(self._answer(session, asked, system_prompt, sampling)) as changes:
+        async with aclosing(self._answer(request, asked, system_prompt, sampling)) as changes:
             async for change in changes:
                 yield change
 
@@ -138,7 +143,7 @@ class ChatHandlers:
         session, max_tokens = session_of(request), as_mapping(sampling)["max_tokens"]
         asked = without_last_answer(self.conversations.of(session))
         kept = drop_oldest_turns(self.service, asked, system_prompt, int(max_tokens) if max_tokens else None)
-        async with aclosing(self._answer(session, kept, system_prompt, sampling)) as changes:
+        async with aclosing(self._answer(request, kept, system_prompt, sampling)) as changes:
             async for change in changes:
                 yield change
 
@@ -152,76 +157,81 @@ class ChatHandlers:
         if not conversation or self.conversations.of(session):
             return {self.widgets.tools: gr.skip()}
         self.conversations.keep(session, conversation)
-        return {**self._idle(session, conversation), self.widgets.chatbot: self._messages(conversation)}
+        say = texts_for(request)
+        return {**self._idle(session, conversation, say), self.widgets.chatbot: self._messages(conversation, say)}
 
     async def clear(self, request: gr.Request) -> dict[Any, Any]:
         """Forget the conversation."""
         session = session_of(request)
         self.conversations.keep(session, ())
-        return {**self._idle(session, ()), self.widgets.chatbot: [], self.widgets.request_map: None}
+        return {**self._idle(session, (), ENGLISH), self.widgets.chatbot: [], self.widgets.request_map: None}
 
     async def _answer(
-        self, session: str, asked: Conversation, system_prompt: str, sampling: tuple[Any, ...]
+        self, request: gr.Request, asked: Conversation, system_prompt: str, sampling: tuple[Any, ...]
     ) -> Changes:
         """Stream the answer to a conversation that ends with a user message, and keep it."""
+        session, say = session_of(request), texts_for(request)
         if not asked or self.turns.is_busy(session):
             yield {self.widgets.message: gr.skip()}
             return
         self.conversations.keep(session, asked)
         taken = take_away(self.service, asked, session)
-        yield {**self.widgets.busy(), self.widgets.tools: taken, self.widgets.chatbot: self._messages(asked)}
+        yield {**self.widgets.busy(), self.widgets.tools: taken, self.widgets.chatbot: self._messages(asked, say)}
         try:
             params, priority = sampling_params(sampling, lambda: self.service.tokenizer), priority_of(sampling)
         except WorkbenchError as error:
             stats = AnswerStats(finish_reason=FinishReason.ERROR)
-            yield self._end(session, asked, Turn("assistant", "", stats, ChatError(str(error))))
+            yield self._end(session, asked, Turn("assistant", "", stats, ChatError(str(error))), say)
             return
         wanted = AnswerSettings(self.service.status.model_name, system_prompt.strip(), params, priority)
-        async with aclosing(self._stream(session, asked, wanted)) as changes:
+        async with aclosing(self._stream(session, asked, wanted, say)) as changes:
             async for change in changes:
                 yield change
 
-    async def _stream(self, session: str, asked: Conversation, wanted: AnswerSettings) -> Changes:
+    async def _stream(self, session: str, asked: Conversation, wanted: AnswerSettings, say: Texts) -> Changes:
         turn = self.turns.start(session)
-        earlier = self._messages(asked)
+        earlier = self._messages(asked, say)
         last = NOTHING_YET
         try:
-            async with aclosing(stream_answer(self.service, asked, wanted)) as updates:
+            async with aclosing(stream_answer(self.service, asked, wanted, say=say)) as updates:
                 async for update in updates:
                     turn.request_id, last = update.request_id, update
                     if update.is_final or (turn.is_stopped and update.request_id is None):
                         break
                     yield {
-                        self.widgets.chatbot: [*earlier, self._message(update.turn, update.phases)],
+                        self.widgets.chatbot: [*earlier, self._message(update.turn, say, update.phases)],
                         self.widgets.request_map: update.request_id,
                     }
         finally:
             self.turns.end(session, turn)
         stopped = Turn("assistant", "", AnswerStats(finish_reason=FinishReason.ABORT))
-        yield self._end(session, asked, replace(last.turn if last.is_final else stopped, settings=wanted))
+        yield self._end(session, asked, replace(last.turn if last.is_final else stopped, settings=wanted), say)
 
-    def _end(self, session: str, asked: Conversation, answer: Turn) -> dict[Any, Any]:
+    def _end(self, session: str, asked: Conversation, answer: Turn, say: Texts) -> dict[Any, Any]:
         conversation = (*asked, answer)
         self.conversations.keep(session, conversation)
-        return {**self._idle(session, conversation), self.widgets.chatbot: self._messages(conversation)}
+        return {**self._idle(session, conversation, say), self.widgets.chatbot: self._messages(conversation, say)}
 
-    def _idle(self, session: str, conversation: Conversation) -> dict[Any, Any]:
+    def _idle(self, session: str, conversation: Conversation, say: Texts) -> dict[Any, Any]:
         """What surrounds the conversation between two answers."""
-        full = context_full_note(self.service, conversation)
+        full = context_full_note(self.service, conversation, say)
         return {
             **self.widgets.idle(num_questions(conversation), full),
             self.widgets.tools: take_away(self.service, conversation, session),
         }
 
-    def _messages(self, conversation: Conversation) -> list[dict[str, str]]:
+    def _messages(self, conversation: Conversation, say: Texts) -> list[dict[str, str]]:
         """The messages between two answers: of the last turn, another answer can be chosen."""
         last = len(conversation) - 1
-        return [self._message(turn, can_choose=index == last) for index, turn in enumerate(conversation)]
+        return [self._message(turn, say, can_choose=index == last) for index, turn in enumerate(conversation)]
 
-    def _message(self, turn: Turn, phases: Sequence[Phase] = (), *, can_choose: bool = False) -> dict[str, str]:
+    def _message(
+        self, turn: Turn, say: Texts, phases: Sequence[Phase] = (), *, can_choose: bool = False
+    ) -> dict[str, str]:
         if turn.role == "user":
-            return {"role": "user", "content": markup.user_message(turn)}
-        content = markup.assistant_message(turn, self.service.status.model_name, phases, can_choose=can_choose)
+            return {"role": "user", "content": markup.user_message(turn, say)}
+        name = self.service.status.model_name
+        content = markup.assistant_message(turn, name, phases, can_choose=can_choose, say=say)
         return {"role": "assistant", "content": content}
 
 

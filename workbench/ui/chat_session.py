@@ -22,6 +22,7 @@ from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import FinishReason
 from workbench.ui.answer_trace import AnswerToken, AnswerTrace, read_tokens
 from workbench.ui.phases import Phase, PhaseKind, RequestWatch
+from workbench.ui.texts import ENGLISH, Texts
 from workbench.ui.turns import Answer, AnswerSettings, AnswerStats, ChatError, Conversation, Turn, chat_messages
 
 UPDATE_INTERVAL_S: Final = 0.11
@@ -55,6 +56,7 @@ async def stream_answer(
     conversation: Conversation,
     wanted: AnswerSettings,
     interval_s: float = UPDATE_INTERVAL_S,
+    say: Texts = ENGLISH,
 ) -> AsyncGenerator[AnswerUpdate, None]:
     """Ask the engine for the answers to `conversation` and yield their state about nine times a second.
 
@@ -64,7 +66,7 @@ async def stream_answer(
     """
     async for update in _wait_until_loaded(service):
         yield update
-    watch = RequestWatch(service.recorder)
+    watch = RequestWatch(service.recorder, say=say)
     try:
         tokenizer = service.tokenizer
         prompt = tokenizer.encode_chat(chat_messages(conversation, wanted.system_prompt))
@@ -117,7 +119,7 @@ async def _read(stream: _Stream, reply: _Reply) -> None:
     except EngineStoppedError as error:
         reply.fail(str(error))
     else:
-        reply.fail("the engine ended without an answer")
+        reply.fail(reply.say("the engine ended without an answer"))
 
 
 class _Reply:
@@ -133,7 +135,7 @@ class _Reply:
     ) -> None:
         """`watch` follows the request, which has just been submitted."""
         self._block_size = block_size
-        self._watch = watch
+        self._watch, self.say = watch, watch.say
         self._params = params
         self._failure: str | None = None
         self._parts = [_Part(num_prompt_tokens, decode) for _ in range(params.n)]
@@ -182,7 +184,7 @@ class _Reply:
             return Answer("", AnswerStats())
         stats, error = part.stats(), None
         if part.finished is not None:
-            error = _error_of(part.finished)
+            error = _error_of(part.finished, self.say)
         elif self._failure is not None:
             stats, error = dataclasses.replace(stats, finish_reason=FinishReason.ERROR), ChatError(self._failure)
         if (admitted := self._watch.admitted) is not None:
@@ -265,15 +267,15 @@ class _Part:
         )
 
 
-def _error_of(finished: RequestFinished) -> ChatError | None:
+def _error_of(finished: RequestFinished, say: Texts) -> ChatError | None:
     if finished.finish_reason is FinishReason.ENGINE_RELOAD:
         return ChatError(
-            "The engine was reloaded with other settings before the answer was complete. Regenerate to ask again."
+            say("The engine was reloaded with other settings before the answer was complete. Regenerate to ask again.")
         )
     if finished.finish_reason is not FinishReason.ERROR:
         return None
     is_full = finished.error_type == "KVCacheExhaustedError"
-    return ChatError(finished.error or "the engine failed", is_context_full=is_full)
+    return ChatError(finished.error or say("the engine failed"), is_context_full=is_full)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from workbench.ui.notes import note
+from workbench.ui.texts import Texts
 from workbench.ui.turns import Conversation
 
 
@@ -102,13 +103,18 @@ class ChatWidgets:
             self.drop_oldest: gr.Button(visible=num_questions > 1),
         }
 
-    def editing(self, index: int, conversation: Conversation) -> dict[Any, Any]:
+    def editing(self, index: int, conversation: Conversation, say: Texts) -> dict[Any, Any]:
         """Say what sending will replace."""
         after = len(conversation) - index - 1
-        rest = f" and the {after} message{'s' if after > 1 else ''} after it" if after else ""
+        if not after:
+            words = say("Editing: Send replaces this message.")
+        elif after == 1:
+            words = say("Editing: Send replaces this message and the 1 message after it.")
+        else:
+            words = say("Editing: Send replaces this message and the {count} messages after it.", count=after)
         return {
             self.edit_bar: gr.Row(visible=True),
-            self.edit_note: note(f"Editing: Send replaces this message{rest}."),
+            self.edit_note: note(words),
             self.edited: index,
         }
 

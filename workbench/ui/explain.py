@@ -1,7 +1,7 @@
 """The scheduler's decisions in words. Every sentence about a decision stands here, and nowhere else.
 
 `explain` turns one record into one sentence with the numbers that the rule compared:
-`waiting: needs 12 blocks, 9 are free`. It is pure: records in, text out.
+`waiting: needs 12 blocks, 9 are free`. It is pure: records in, text out, in the language that is asked for.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from typing import Final
 
 from workbench.telemetry.records import CacheMiss, Decision, Explanation, Reason
 from workbench.ui import numbers
+from workbench.ui.texts import ENGLISH, Texts
 
 _OPENINGS: Final[Mapping[Decision, str]] = {
-    Decision.ADMITTED: "admitted",
-    Decision.RESUMED: "resumed",
-    Decision.CHUNKED: "computed in part",
-    Decision.DEFERRED: "waiting",
-    Decision.PREEMPTED: "preempted",
-    Decision.FAILED: "failed",
+    Decision.ADMITTED: "admitted: {rule}",
+    Decision.RESUMED: "resumed: {rule}",
+    Decision.CHUNKED: "computed in part: {rule}",
+    Decision.DEFERRED: "waiting: {rule}",
+    Decision.PREEMPTED: "preempted: {rule}",
+    Decision.FAILED: "failed: {rule}",
 }
 
 
-def explain(explanation: Explanation) -> str:
+def explain(explanation: Explanation, say: Texts = ENGLISH) -> str:
     """Return a decision and its rule as one sentence. A number that the record lacks is shown as a dash."""
-    rule = _RULES[explanation.reason](explanation)
-    aftermath = _aftermath(explanation) if explanation.decision is Decision.PREEMPTED else ""
-    return f"{_OPENINGS[explanation.decision]}: {rule}{aftermath}"
+    rule = _RULES[explanation.reason](say, explanation)
+    if explanation.decision is Decision.PREEMPTED:
+        rule += _aftermath(say, explanation)
+    return say(_OPENINGS[explanation.decision], rule=rule)
 
 
-def explain_miss(miss: CacheMiss | None, differs_at: int | None = None) -> str:
+def explain_miss(miss: CacheMiss | None, differs_at: int | None = None, say: Texts = ENGLISH) -> str:
     """Return why no more of a context was found in the prefix cache; empty when nothing was missing.
 
     `differs_at` is the first position, from 0, whose token is not the cached one.
@@ -38,95 +40,106 @@ def explain_miss(miss: CacheMiss | None, differs_at: int | None = None) -> str:
         case None:
             return ""
         case CacheMiss.DISABLED:
-            return "prefix cache off"
+            return say("prefix cache off")
         case CacheMiss.BYPASSED:
-            return "cache bypassed for prompt logprobs"
+            return say("cache bypassed for prompt logprobs")
         case CacheMiss.SHORTER_THAN_BLOCK:
-            return "shorter than a block"
+            return say("shorter than a block")
         case CacheMiss.EVICTED:
-            return "the next block was evicted"
+            return say("the next block was evicted")
         case CacheMiss.DIFFERS:
             if differs_at == 0:
-                return "nothing cached begins like it"
-            return "differs" if differs_at is None else f"differs at token {differs_at:,}"
+                return say("nothing cached begins like it")
+            return say("differs") if differs_at is None else say("differs at token {position}", position=differs_at)
 
 
 # ------------------------------------------------------------------------------- the rules
 
 
-def _room(e: Explanation) -> str:
+def _room(say: Texts, e: Explanation) -> str:
     swapped, cached = e.numbers.get("swapped_blocks"), e.numbers.get("cached_tokens")
-    parts = [_needs(e)]
+    parts = [_needs(say, e)]
     if swapped:
-        parts.append(f"{_blocks(swapped)} brought back from host memory")
+        parts.append(say("{blocks} brought back from host memory", blocks=_blocks(say, swapped)))
     if cached:
-        parts.append(f"{_tokens(cached)} found in the cache")
-    parts.append(f"{_tokens(e.numbers.get('tokens'))} computed in this step")
-    return "; ".join(parts)
+        parts.append(say("{tokens} found in the cache", tokens=_tokens(say, cached)))
+    parts.append(say("{tokens} computed in this step", tokens=_tokens(say, e.numbers.get("tokens"))))
+    return say("; ").join(parts)
 
 
-def _past_head(e: Explanation) -> str:
-    return f"before {_things(e.numbers.get('overtaken'), 'earlier request')} that cannot start yet; {_room(e)}"
+def _past_head(say: Texts, e: Explanation) -> str:
+    count = e.numbers.get("overtaken")
+    earlier = say("1 earlier request") if count == 1 else say("{count} earlier requests", count=count)
+    return say("before {earlier} that cannot start yet; {room}", earlier=earlier, room=_room(say, e))
 
 
-def _more_urgent(e: Explanation) -> str:
-    own, urgent = (numbers.count(e.numbers.get(name)) for name in ("priority", "urgent_priority"))
-    words = f"{_cause(e)} is more urgent (priority {urgent} against {own})"
+def _more_urgent(say: Texts, e: Explanation) -> str:
+    own, urgent = e.numbers.get("priority"), e.numbers.get("urgent_priority")
+    words = say(
+        "{cause} is more urgent (priority {urgent} against {own})", cause=_cause(say, e), urgent=urgent, own=own
+    )
     if e.decision is Decision.PREEMPTED:
-        return f"{words} and {_needed(e)}"
-    tokens, wanted = (e.numbers.get(name) for name in ("tokens", "wanted_tokens"))
-    return f"{words}: {numbers.count(tokens)} of {_tokens(wanted)} are left of this step"
+        return say("{urgent} and {needed}", urgent=words, needed=_needed(say, e))
+    tokens, wanted = e.numbers.get("tokens"), _tokens(say, e.numbers.get("wanted_tokens"))
+    return say("{urgent}: {tokens} of {wanted} are left of this step", urgent=words, tokens=tokens, wanted=wanted)
 
 
-def _token_budget(e: Explanation) -> str:
-    tokens, wanted, budget = (e.numbers.get(name) for name in ("tokens", "wanted_tokens", "budget"))
+def _token_budget(say: Texts, e: Explanation) -> str:
+    tokens, budget = e.numbers.get("tokens"), e.numbers.get("budget")
+    wanted = _tokens(say, e.numbers.get("wanted_tokens"))
     if tokens:
-        return f"{numbers.count(tokens)} of {_tokens(wanted)} fit into the step's budget of {numbers.count(budget)}"
-    return f"{_tokens(wanted)} to compute, the step's budget of {numbers.count(budget)} is spent"
+        return say(
+            "{tokens} of {wanted} fit into the step's budget of {budget}", tokens=tokens, wanted=wanted, budget=budget
+        )
+    return say("{wanted} to compute, the step's budget of {budget} is spent", wanted=wanted, budget=budget)
 
 
-def _no_free_blocks(e: Explanation) -> str:
-    return f"{_cause(e)} {_needed(e)}" if e.decision is Decision.PREEMPTED else _needs(e)
+def _no_free_blocks(say: Texts, e: Explanation) -> str:
+    return _cause_needed(say, e) if e.decision is Decision.PREEMPTED else _needs(say, e)
 
 
-def _no_free_run(e: Explanation) -> str:
-    run = f"the longest run is {numbers.count(e.numbers.get('longest_run'))}"
+def _no_free_run(say: Texts, e: Explanation) -> str:
+    run = say("the longest run is {count}", count=e.numbers.get("longest_run"))
     if e.decision is Decision.PREEMPTED:
-        return f"{_cause(e)} {_needed(e)}, {run}"
-    needed, free = e.numbers.get("needed_blocks"), e.numbers.get("free_blocks")
-    return f"needs {_things(needed, 'consecutive block')}, {_are_free(free)}, {run}"
+        return say("{needed}, {run}", needed=_cause_needed(say, e), run=run)
+    needed, free = e.numbers.get("needed_blocks"), _are_free(say, e.numbers.get("free_blocks"))
+    blocks = say("1 consecutive block") if needed == 1 else say("{count} consecutive blocks", count=needed)
+    return say("needs {blocks}, {free}, {run}", blocks=blocks, free=free, run=run)
 
 
-def _max_num_seqs(e: Explanation) -> str:
+def _max_num_seqs(say: Texts, e: Explanation) -> str:
     running, most, wanted = (e.numbers.get(name) for name in ("running", "max_num_seqs", "wanted_seqs"))
-    words = f"{numbers.count(running)} of {_things(most, 'sequence')} run"
-    return f"{words}, this request brings {numbers.count(wanted)}" if wanted else words
+    sequences = say("1 sequence") if most == 1 else say("{count} sequences", count=most)
+    words = say("{running} of {sequences} run", running=running, sequences=sequences)
+    return say("{words}, this request brings {count}", words=words, count=wanted) if wanted else words
 
 
-def _behind_head(e: Explanation) -> str:
-    return f"{_things(e.numbers.get('position'), 'request')} before it in the queue"
+def _behind_head(say: Texts, e: Explanation) -> str:
+    return say("{requests} before it in the queue", requests=_requests(say, e.numbers.get("position")))
 
 
-def _preempted_this_step(e: Explanation) -> str:
-    count = e.numbers.get("num_preempted")
-    return f"{_things(count, 'request')} had to make room in this step, so nobody starts"
+def _preempted_this_step(say: Texts, e: Explanation) -> str:
+    requests = _requests(say, e.numbers.get("num_preempted"))
+    return say("{requests} had to make room in this step, so nobody starts", requests=requests)
 
 
-def _outgrew_pool(e: Explanation) -> str:
-    return f"needs {_blocks(e.numbers.get('needed_blocks'))}, the whole pool has {_count(e, 'num_blocks')}"
+def _outgrew_pool(say: Texts, e: Explanation) -> str:
+    needed, total = _blocks(say, e.numbers.get("needed_blocks")), e.numbers.get("num_blocks")
+    return say("needs {blocks}, the whole pool has {total}", blocks=needed, total=total)
 
 
-def _standstill(e: Explanation) -> str:
-    return f"every running request waited for beams that do not fit; {_cause(e)} {_needed(e)}"
+def _standstill(say: Texts, e: Explanation) -> str:
+    needed = _cause_needed(say, e)
+    return say("every running request waited for beams that do not fit; {needed}", needed=needed)
 
 
-def _requested(e: Explanation) -> str:
-    freed = e.numbers.get("freed_blocks")
-    was = "was" if freed == 1 else "were"
-    return f"somebody asked for it; {_blocks(freed)} {was} given back"
+def _requested(say: Texts, e: Explanation) -> str:
+    count = e.numbers.get("freed_blocks")
+    freed = say("1 block was given back") if count == 1 else say("{count} blocks were given back", count=count)
+    return say("somebody asked for it; {freed}", freed=freed)
 
 
-_RULES: Final[Mapping[Reason, Callable[[Explanation], str]]] = {
+_RULES: Final[Mapping[Reason, Callable[[Texts, Explanation], str]]] = {
     Reason.ROOM: _room,
     Reason.PAST_HEAD: _past_head,
     Reason.MORE_URGENT: _more_urgent,
@@ -142,65 +155,67 @@ _RULES: Final[Mapping[Reason, Callable[[Explanation], str]]] = {
 }
 
 
-def _aftermath(e: Explanation) -> str:
+def _aftermath(say: Texts, e: Explanation) -> str:
     """What became of the context of a preempted request, and which estimates decided that."""
     swapped, room = e.numbers.get("swapped_blocks"), e.numbers.get("free_swap_blocks")
     swap_us, recompute_us = e.numbers.get("swap_us"), e.numbers.get("recompute_us")
     if swapped:
-        return f"; kept in host memory ({_blocks(swapped)}{_estimates(', ', swap_us, recompute_us)})"
+        estimates = _estimates(say, swap_us, recompute_us)
+        kept = ", ".join(part for part in (_blocks(say, swapped), estimates) if part)
+        return say("; kept in host memory ({kept})", kept=kept)
+    if room == 1:
+        return say("; computed again later, since only 1 block of the swap space is free")
     if room is not None:
-        return f"; computed again later, since only {_things(room, 'block')} of the swap space {_are(room)} free"
-    estimates = _estimates("", recompute_us, swap_us)
-    return f"; computed again later ({estimates})" if estimates else "; computed again later"
+        return say("; computed again later, since only {count} blocks of the swap space are free", count=room)
+    estimates = _estimates(say, recompute_us, swap_us)
+    again = say("; computed again later")
+    return f"{again} ({estimates})" if estimates else again
 
 
-def _estimates(separator: str, chosen_us: int | None, other_us: int | None) -> str:
+def _estimates(say: Texts, chosen_us: int | None, other_us: int | None) -> str:
     if chosen_us is None or other_us is None:
         return ""
     chosen, other = numbers.milliseconds(chosen_us / 1e6), numbers.milliseconds(other_us / 1e6)
-    return f"{separator}est. {chosen} against {other}"
+    return say("est. {chosen} against {other}", chosen=chosen, other=other)
 
 
 # ----------------------------------------------------------------------------------- words
 
 
-def _needs(e: Explanation) -> str:
+def _needs(say: Texts, e: Explanation) -> str:
     """`needs 12 blocks, 9 are free`, of the request itself."""
-    return f"needs {_blocks(e.numbers.get('needed_blocks'))}, {_are_free(e.numbers.get('free_blocks'))}"
+    blocks, free = _blocks(say, e.numbers.get("needed_blocks")), _are_free(say, e.numbers.get("free_blocks"))
+    return say("needs {blocks}, {free}", blocks=blocks, free=free)
 
 
-def _needed(e: Explanation) -> str:
+def _needed(say: Texts, e: Explanation) -> str:
     """`needed 3 blocks, 1 was free`, of the request that made another one yield."""
-    free = e.numbers.get("free_blocks")
-    was = "was" if free == 1 else "were"
-    return f"needed {_blocks(e.numbers.get('needed_blocks'))}, {numbers.count(free)} {was} free"
+    count = e.numbers.get("free_blocks")
+    free = say("1 was free") if count == 1 else say("{count} were free", count=count)
+    return say("needed {blocks}, {free}", blocks=_blocks(say, e.numbers.get("needed_blocks")), free=free)
 
 
-def _cause(e: Explanation) -> str:
+def _cause_needed(say: Texts, e: Explanation) -> str:
+    return say("{cause} {needed}", cause=_cause(say, e), needed=_needed(say, e))
+
+
+def _cause(say: Texts, e: Explanation) -> str:
     if e.cause_request_id is None:
-        return "another request"
-    return "it" if e.cause_request_id == e.request_id else e.cause_request_id
+        return say("another request")
+    return say("it") if e.cause_request_id == e.request_id else e.cause_request_id
 
 
-def _blocks(count: int | None) -> str:
-    return _things(count, "block")
+def _blocks(say: Texts, count: int | None) -> str:
+    return say("1 block") if count == 1 else say("{count} blocks", count=count)
 
 
-def _tokens(count: int | None) -> str:
-    return _things(count, "token")
+def _tokens(say: Texts, count: int | None) -> str:
+    return say("1 token") if count == 1 else say("{count} tokens", count=count)
 
 
-def _things(count: int | None, thing: str) -> str:
-    return f"{numbers.count(count)} {thing}{'' if count == 1 else 's'}"
+def _requests(say: Texts, count: int | None) -> str:
+    return say("1 request") if count == 1 else say("{count} requests", count=count)
 
 
-def _are(count: int | None) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _are_free(count: int | None) -> str:
-    return f"{numbers.count(count)} {_are(count)} free"
-
-
-def _count(e: Explanation, name: str) -> str:
-    return numbers.count(e.numbers.get(name))
+def _are_free(say: Texts, count: int | None) -> str:
+    return say("1 is free") if count == 1 else say("{count} are free", count=count)

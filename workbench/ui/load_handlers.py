@@ -12,6 +12,7 @@ from workbench.telemetry.records import RequestStatus
 from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.background import BackgroundLoad
 from workbench.ui.chat_handlers import session_of
+from workbench.ui.localized import texts_for
 from workbench.ui.notes import note
 from workbench.ui.phases import belongs_to
 from workbench.ui.prefix_burst import REQUESTS, PrefixBurst
@@ -29,35 +30,39 @@ class LoadHandlers:
     def __post_init__(self) -> None:
         self.load = BackgroundLoad(self.service)
 
-    async def add(self) -> str:
+    async def add(self, request: gr.Request) -> str:
         """Add background requests of varied length."""
         try:
             ids = self.load.add()
         except WorkbenchError as error:
             return note(str(error), is_error=True)
-        return note(f"Added {ids[0]} to {ids[-1]}; {self.load.num_unfinished} under way.")
+        say, count = texts_for(request), self.load.num_unfinished
+        return note(say("Added {first} to {last}; {count} under way.", first=ids[0], last=ids[-1], count=count))
 
-    async def burst(self) -> str:
+    async def burst(self, request: gr.Request) -> str:
         """Add requests whose prompts begin alike."""
         try:
             first = PrefixBurst(self.service, self.load).start()
         except WorkbenchError as error:
             return note(str(error), is_error=True)
+        say, count = texts_for(request), REQUESTS - 1
         if not self.service.config.enable_prefix_caching or self.service.config.kv_layout == "contiguous":
-            return note(f"Added {first}; {REQUESTS - 1} more follow. Nothing is shared: the prefix cache is off.")
-        return note(f"Added {first}; {REQUESTS - 1} more follow once their common prefix is computed, and share it.")
+            words = "Added {first}; {count} more follow. Nothing is shared: the prefix cache is off."
+        else:
+            words = "Added {first}; {count} more follow once their common prefix is computed, and share it."
+        return note(say(words, first=first, count=count))
 
     async def preempt(self, request: gr.Request) -> str:
         """Preempt the visitor's own answer; where none is under way, the newest background request that runs."""
-        victims = self._victims(session_of(request))
+        say, victims = texts_for(request), self._victims(session_of(request))
         if not victims:
-            return note("Nothing of yours runs. Send a message or add background requests first.")
+            return note(say("Nothing of yours runs. Send a message or add background requests first."))
         try:
             for request_id in victims:
                 self.service.preempt(request_id)
         except WorkbenchError as error:
             return note(str(error), is_error=True)
-        return note(f"{', '.join(victims)} has to make room in the next step and goes on later.")
+        return note(say("{names} has to make room in the next step and goes on later.", names=", ".join(victims)))
 
     def _victims(self, session: str) -> tuple[str, ...]:
         """Return whom to preempt: requests that run, of this visitor or of the background load."""

@@ -10,6 +10,7 @@ from workbench.telemetry.recorder import Recorder
 from workbench.telemetry.records import Decision, Explanation, RequestState, RequestStatus, StepRecord
 from workbench.ui.explain import explain
 from workbench.ui.placement import Placement
+from workbench.ui.texts import ENGLISH, Texts
 
 
 class PhaseKind(enum.StrEnum):
@@ -46,18 +47,22 @@ class Phase:
 
     @property
     def words(self) -> str:
+        """The phase in English."""
+        return self.words_in(ENGLISH)
+
+    def words_in(self, say: Texts) -> str:
         """The phase as the page says it: `queued #3`, `prefill 512/2,048`, `decode 116`."""
         match self.kind:
             case PhaseKind.QUEUED if self.position is not None:
-                return f"queued #{self.position}"
+                return say("queued #{place}", place=self.position)
             case PhaseKind.PREFILL if self.num_total is not None:
-                return f"prefill {self.num_done:,}/{self.num_total:,}"
+                return say("prefill {done}/{total}", done=self.num_done, total=self.num_total)
             case PhaseKind.DECODE:
-                return f"decode {self.num_done:,}"
+                return say("decode {count}", count=self.num_done)
             case PhaseKind.BEAMS:
-                return f"beam search, length {self.num_done:,}; its text comes at the end"
+                return say("beam search, length {count}; its text comes at the end", count=self.num_done)
             case _:
-                return self.kind.value
+                return say(self.kind.value)
 
 
 _HELD: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED, RequestStatus.SWAPPED)
@@ -95,6 +100,8 @@ class RequestWatch:
 
     recorder: Recorder
     request_id: str = ""
+    say: Texts = ENGLISH
+    """For the scheduler's reasons."""
     admitted: RequestState | None = None
     """The request as it stood when it was first admitted: what the cache held of it, and why no more."""
     num_swaps: dict[str, int] = field(default_factory=dict)
@@ -122,7 +129,7 @@ class RequestWatch:
         """Return the phase of one answer after the newest step, and its state; see `find_phase`."""
         phase, state = find_phase(self._latest, name)
         if phase.kind in (PhaseKind.QUEUED, PhaseKind.PREEMPTED):
-            phase = replace(phase, why=tuple(explain(hold) for hold in self._holds.get(name, ())))
+            phase = replace(phase, why=tuple(explain(hold, self.say) for hold in self._holds.get(name, ())))
         return phase, state
 
     def _take(self, record: StepRecord) -> None:

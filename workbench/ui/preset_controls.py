@@ -8,6 +8,7 @@ import gradio as gr
 
 from workbench.engine.service import EngineService
 from workbench.errors import WorkbenchError
+from workbench.ui.localized import localized, texts_for
 from workbench.ui.notes import note
 from workbench.ui.preset_store import PresetStore, is_local
 from workbench.ui.sampling_form import sampling_params
@@ -23,20 +24,24 @@ def build_preset_saver(
     engine: list[Any],
 ) -> None:
     """Lay out and wire the accordion. Build it only where visitors may write files."""
-    with gr.Accordion("Save as preset", open=False, elem_classes="wb-section wb-saver"), gr.Row(elem_classes="wb-form"):
+    with (
+        gr.Accordion(localized("Save as preset"), open=False, elem_classes="wb-section wb-saver"),
+        gr.Row(elem_classes="wb-form"),
+    ):
         name = _field("Name", "letters, digits, dashes", "wb-preset-name", "wb-mono")
         title = _field("Title", "as the list shows it", "wb-preset-title")
         about = _field("Description", "what it is for", "wb-preset-about", "wb-full")
         with gr.Column(elem_classes="wb-full", min_width=0):
-            save = gr.Button("Save preset", size="sm", elem_id="wb-preset-save")
+            save = gr.Button(localized("Save preset"), size="sm", elem_id="wb-preset-save")
             said = gr.HTML("", elem_id="wb-preset-said")
 
     async def save_preset(
         request: gr.Request, base: str, new_name: str, new_title: str, new_about: str, *values: Any
     ) -> list[Any]:
+        say = texts_for(request)
         wanted, own = values[: len(ENGINE_FIELDS)], values[len(ENGINE_FIELDS) :]
         if not is_local(request.client.host if request.client else None):
-            return [gr.skip(), gr.skip(), note("Presets can be saved from this machine only.", is_error=True)]
+            return [gr.skip(), gr.skip(), note(say("Presets can be saved from this machine only."), is_error=True)]
         try:
             params = sampling_params(own, lambda: service.tokenizer)
             settings = engine_settings(store[base].engine, wanted)
@@ -44,8 +49,13 @@ def build_preset_saver(
         except WorkbenchError as error:
             return [gr.skip(), gr.skip(), note(str(error), is_error=True)]
         item = store[new_name.strip()]
-        words = f"{'Replaced' if is_old else 'Saved as'} presets/{item.name}.toml."
-        return [gr.Dropdown(choices=store.choices, value=item.name), note(item.description), note(words)]
+        path = f"presets/{item.name}.toml"
+        words = say("Replaced {path}.", path=path) if is_old else say("Saved as {path}.", path=path)
+        return [
+            gr.Dropdown(choices=localized_choices(store), value=item.name),
+            note(localized(item.description)),
+            note(words),
+        ]
 
     save.click(
         save_preset,
@@ -55,6 +65,11 @@ def build_preset_saver(
         show_progress="hidden",
         api_visibility="private",
     )
+
+
+def localized_choices(store: PresetStore) -> list[tuple[Any, str]]:
+    """Return the presets for a list: our own have their titles in every language."""
+    return [(localized(title), name) for title, name in store.choices]
 
 
 def engine_settings(base: Any, wanted: Any) -> dict[str, Any]:
@@ -69,8 +84,8 @@ def engine_settings(base: Any, wanted: Any) -> dict[str, Any]:
 def _field(label: str, placeholder: str, elem_id: str, css: str = "") -> gr.Textbox:
     return gr.Textbox(
         "",
-        label=label,
-        placeholder=placeholder,
+        label=localized(label),
+        placeholder=localized(placeholder),
         lines=1,
         max_lines=1,
         elem_id=elem_id,

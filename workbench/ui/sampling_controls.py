@@ -7,24 +7,30 @@ from typing import Any
 import gradio as gr
 
 from workbench.sampling_params import SamplingParams
+from workbench.ui.localized import localized
 from workbench.ui.sampling_form import EARLY_STOPPING, FEWEST_BEAMS, FIELDS, MAX_ANSWERS, MOST_BEAMS, form_values
 
 
 def build_sampling_controls(params: SamplingParams) -> tuple[list[gr.components.Component], gr.Textbox]:
     """Lay out both accordions; return the controls in the order of `FIELDS`, and the system prompt."""
     shown = dict(zip(FIELDS, form_values(params), strict=True))
-    with gr.Accordion("Sampling", open=True, elem_classes="wb-section wb-yours"), gr.Row(elem_classes="wb-form"):
+    with (
+        gr.Accordion(localized("Sampling"), open=True, elem_classes="wb-section wb-yours"),
+        gr.Row(elem_classes="wb-form"),
+    ):
         controls = _usual_controls(shown)
         system_prompt = gr.Textbox(
             "",
-            label="System prompt",
-            placeholder="none",
+            label=localized("System prompt"),
+            placeholder=localized("none"),
             lines=2,
             max_lines=6,
             elem_classes="wb-field wb-full",
             elem_id="wb-system-prompt",
         )
-    advanced = gr.Accordion("Advanced sampling", open=False, elem_classes="wb-section wb-yours", elem_id="wb-advanced")
+    advanced = gr.Accordion(
+        localized("Advanced sampling"), open=False, elem_classes="wb-section wb-yours", elem_id="wb-advanced"
+    )
     with advanced, gr.Row(elem_classes="wb-form wb-explained"):
         controls |= _advanced_controls(shown)
     return [controls[name] for name in FIELDS], system_prompt
@@ -118,9 +124,11 @@ def _answer_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component
         "n": gr.Radio(
             [(str(count), count) for count in range(1, MAX_ANSWERS + 1)],
             value=shown["n"],
-            label="Answers",
-            info="Side by side, above the blocks of their prompt, which they share. "
-            "At temperature 0 all answers are the same.",
+            label=localized("Answers"),
+            info=localized(
+                "Side by side, above the blocks of their prompt, which they share. "
+                "At temperature 0 all answers are the same."
+            ),
             elem_classes=["wb-choice", "wb-full"],
             elem_id="wb-n",
         ),
@@ -150,11 +158,13 @@ def _answer_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component
             "wb-length-penalty",
         ),
         "early_stopping": gr.Dropdown(
-            [(name.capitalize(), name) for name in EARLY_STOPPING],
+            [(localized(name.capitalize()), name) for name in EARLY_STOPPING],
             value=shown["early_stopping"],
-            label="Stop early",
-            info="Yes: once there are as many complete answers as beams. No: once no beam can become better at its "
-            "present length. Never: once none can at any length.",
+            label=localized("Stop early"),
+            info=localized(
+                "Yes: once there are as many complete answers as beams. No: once no beam can become better at its "
+                "present length. Never: once none can at any length."
+            ),
             elem_classes="wb-field wb-full",
             elem_id="wb-early-stopping",
             min_width=0,
@@ -167,12 +177,27 @@ def _slider(
 ) -> gr.Slider:
     css = ["wb-slider", "wb-full"] if info else ["wb-slider"]
     return gr.Slider(
-        low, high, value, step=step, label=label, info=info, elem_classes=css, elem_id=elem_id, min_width=0
+        low,
+        high,
+        value,
+        step=step,
+        label=localized(label),
+        info=info and localized(info),
+        elem_classes=css,
+        elem_id=elem_id,
+        min_width=0,
     )
 
 
 def _check(value: Any, label: str, info: str, elem_id: str) -> gr.Checkbox:
-    return gr.Checkbox(value, label=label, info=info, elem_classes="wb-check wb-full", elem_id=elem_id, min_width=0)
+    return gr.Checkbox(
+        value,
+        label=localized(label),
+        info=info and localized(info),
+        elem_classes="wb-check wb-full",
+        elem_id=elem_id,
+        min_width=0,
+    )
 
 
 def _whole_number(
@@ -180,9 +205,9 @@ def _whole_number(
 ) -> gr.Number:
     return gr.Number(
         value,
-        label=label,
-        info=info,
-        placeholder=placeholder,
+        label=localized(label),
+        info=info and localized(info),
+        placeholder=placeholder and localized(placeholder),
         precision=0,
         elem_classes=["wb-field", "wb-mono", *(["wb-full"] if info else [])],
         elem_id=elem_id,
@@ -201,9 +226,9 @@ def _text(
 ) -> gr.Textbox:
     return gr.Textbox(
         value,
-        label=label,
-        info=info,
-        placeholder=placeholder,
+        label=localized(label),
+        info=info and localized(info),
+        placeholder=placeholder and localized(placeholder),
         lines=1,
         max_lines=lines,
         elem_classes=["wb-field", "wb-mono", *(["wb-full"] if info or is_wide else [])],

@@ -10,6 +10,7 @@ from typing import Any, Final
 from workbench.config import LIVE_FIELDS, EngineConfig
 from workbench.engine.service import EngineService
 from workbench.errors import ConfigurationError
+from workbench.ui.texts import ENGLISH, Texts
 
 ENGINE_FIELDS: Final = (
     "block_size",
@@ -43,14 +44,15 @@ class EngineChanges:
         """Whether at least one of them cannot be taken over between two steps."""
         return any(name not in LIVE_FIELDS for name in self.values)
 
-    @property
-    def button_label(self) -> str:
+    def button_label(self, say: Texts = ENGLISH) -> str:
         """What the Apply button says."""
         count = len(self.values)
         if not count:
-            return "Apply (no changes)"
-        how = "reload" if self.needs_reload else "live"
-        return f"Apply ({count} change{'s' if count > 1 else ''}, {how})"
+            return say("Apply (no changes)")
+        how = say("reload") if self.needs_reload else say("live")
+        if count == 1:
+            return say("Apply (1 change, {how})", how=how)
+        return say("Apply ({count} changes, {how})", count=count, how=how)
 
 
 def current_engine_values(service: EngineService) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def apply_changes(service: EngineService, changes: EngineChanges) -> EngineConfi
     return config
 
 
-def apply_note(service: EngineService, changes: EngineChanges) -> str:
+def apply_note(service: EngineService, changes: EngineChanges, say: Texts = ENGLISH) -> str:
     """Say what Apply will do, and to whom."""
     if not changes.values:
         return ""
@@ -107,23 +109,26 @@ def apply_note(service: EngineService, changes: EngineChanges) -> str:
     except ConfigurationError as error:
         return str(error)
     if not changes.needs_reload:
-        return "Taken over between two steps; nobody is interrupted."
-    return _whom_it_interrupts(service) + _what_it_costs(changes)
+        return say("Taken over between two steps; nobody is interrupted.")
+    words = _whom_it_interrupts(service, say)
+    if changes.values.get("kv_layout") != "contiguous":
+        return words
+    return f"{words} {say('In the contiguous layout the prefix cache and beam search are not active.')}"
 
 
-def _whom_it_interrupts(service: EngineService) -> str:
+def _whom_it_interrupts(service: EngineService, say: Texts) -> str:
     record = service.recorder.latest
     running, waiting = (record.num_running, record.num_waiting) if record is not None else (0, 0)
     if not running + waiting:
-        return "The engine reloads; no request is under way."
-    count = running + waiting
-    return (
-        f"The engine reloads. {count} request{'s' if count > 1 else ''} under way "
-        f"get{'' if count > 1 else 's'} {RELOAD_DRAIN_S:.0f} s to finish; the rest ends with engine_reload."
+        return say("The engine reloads; no request is under way.")
+    count, seconds = running + waiting, f"{RELOAD_DRAIN_S:.0f}"
+    if count == 1:
+        return say(
+            "The engine reloads. 1 request under way gets {seconds} s to finish; the rest ends with engine_reload.",
+            seconds=seconds,
+        )
+    return say(
+        "The engine reloads. {count} requests under way get {seconds} s to finish; the rest ends with engine_reload.",
+        count=count,
+        seconds=seconds,
     )
-
-
-def _what_it_costs(changes: EngineChanges) -> str:
-    if changes.values.get("kv_layout") != "contiguous":
-        return ""
-    return " In the contiguous layout the prefix cache and beam search are not active."

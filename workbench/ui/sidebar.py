@@ -11,8 +11,9 @@ import gradio as gr
 from workbench.config import BLOCK_SIZES, LIVE_FIELDS
 from workbench.engine.service import EngineService
 from workbench.errors import WorkbenchError
+from workbench.ui.localized import localized, texts_for
 from workbench.ui.notes import note
-from workbench.ui.preset_controls import build_preset_saver
+from workbench.ui.preset_controls import build_preset_saver, localized_choices
 from workbench.ui.preset_store import PresetStore
 from workbench.ui.sampling_controls import build_sampling_controls
 from workbench.ui.sampling_form import FIELDS, FORM_VERSION, form_values, kept_form
@@ -74,16 +75,20 @@ def build_sidebar(page: gr.Blocks, service: EngineService, store: PresetStore, s
     with gr.Sidebar(width=272, elem_id="wb-sidebar"):
         gr.HTML(BRAND)
         preset = gr.Dropdown(
-            store.choices, value=selected, label="Preset", elem_id="wb-preset", elem_classes="wb-field"
+            localized_choices(store),
+            value=selected,
+            label=localized("Preset"),
+            elem_id="wb-preset",
+            elem_classes="wb-field",
         )
-        description = gr.HTML(note(store[selected].description), elem_classes="wb-preset-note")
+        description = gr.HTML(note(localized(store[selected].description)), elem_classes="wb-preset-note")
         sampling, system_prompt = build_sampling_controls(store[selected].sampling)
         engine = _engine_section(service)
         if store.can_save:
             build_preset_saver(service, store, preset, description, sampling, engine)
         with gr.Column(elem_classes="wb-apply"):
             apply_note_line = gr.HTML("", elem_id="wb-apply-note")
-            apply = gr.Button("Apply", interactive=False, elem_id="wb-apply")
+            apply = gr.Button(localized("Apply"), interactive=False, elem_id="wb-apply")
     kept = gr.BrowserState(None, storage_key=STORAGE_KEY, secret=STORAGE_SECRET)
     controls = _Controls(preset, description, sampling, system_prompt, engine, apply, apply_note_line, kept)
     _wire_sampling(store, controls)
@@ -108,12 +113,15 @@ class _Controls:
 def _engine_section(service: EngineService) -> list[Any]:
     """The controls in the order of `ENGINE_FIELDS`."""
     current = current_engine_values(service)
-    with gr.Accordion("Engine", open=True, elem_classes="wb-section wb-everyone"), gr.Row(elem_classes="wb-form"):
+    with (
+        gr.Accordion(localized("Engine"), open=True, elem_classes="wb-section wb-everyone"),
+        gr.Row(elem_classes="wb-form"),
+    ):
         usual = [
             gr.Radio(
                 [(str(size), size) for size in BLOCK_SIZES],
                 value=current["block_size"],
-                label="Block size",
+                label=localized("Block size"),
                 elem_classes=["wb-choice", "wb-full", _tag("block_size")],
                 elem_id="wb-block-size",
             ),
@@ -127,7 +135,7 @@ def _engine_section(service: EngineService) -> list[Any]:
             ),
             gr.Checkbox(
                 current["enable_prefix_caching"],
-                label="Prefix cache",
+                label=localized("Prefix cache"),
                 elem_classes=["wb-check", "wb-full", _tag("enable_prefix_caching")],
                 elem_id="wb-enable-prefix-caching",
             ),
@@ -136,19 +144,19 @@ def _engine_section(service: EngineService) -> list[Any]:
             _dropdown(current, "preemption_mode", "Preemption", PREEMPTION_WORDS),
             _number(current, "swap_space", "Swap GiB", precision=None),
         ]
-        gr.HTML(note(PREEMPTION_NOTE), elem_classes="wb-form-note")
+        gr.HTML(note(localized(PREEMPTION_NOTE)), elem_classes="wb-form-note")
         layout = [
             _dropdown(current, "kv_layout", "Layout", LAYOUT_WORDS),
             _dropdown(current, "kv_placement", "Placement", PLACEMENT_WORDS),
         ]
-        gr.HTML(note(LAYOUT_NOTE), elem_classes="wb-form-note")
+        gr.HTML(note(localized(LAYOUT_NOTE)), elem_classes="wb-form-note")
     return [*usual, *layout]
 
 
 def _number(current: dict[str, Any], name: str, label: str, precision: int | None = 0) -> gr.Number:
     return gr.Number(
         current[name],
-        label=label,
+        label=localized(label),
         precision=precision,
         elem_classes=["wb-field", "wb-mono", _tag(name)],
         elem_id=f"wb-{name.replace('_', '-')}",
@@ -158,9 +166,9 @@ def _number(current: dict[str, Any], name: str, label: str, precision: int | Non
 
 def _dropdown(current: dict[str, Any], name: str, label: str, choices: tuple[tuple[str, str], ...]) -> gr.Dropdown:
     return gr.Dropdown(
-        [(words, value) for value, words in choices],
+        [(localized(words), value) for value, words in choices],
         value=current[name],
-        label=label,
+        label=localized(label),
         elem_classes=["wb-field", _tag(name)],
         elem_id=f"wb-{name.replace('_', '-')}",
         min_width=0,
@@ -187,7 +195,7 @@ def _wire_sampling(store: PresetStore, controls: _Controls) -> None:
         item = store[name]
         values = item.engine_config()
         return [
-            note(item.description),
+            note(localized(item.description)),
             *form_values(item.sampling),
             *(gr.skip() if getattr(values, field) is None else getattr(values, field) for field in ENGINE_FIELDS),
         ]
@@ -210,20 +218,21 @@ def _wire_sampling(store: PresetStore, controls: _Controls) -> None:
 def _wire_engine(service: EngineService, controls: _Controls) -> None:
     """Count the changes, and apply them."""
 
-    async def count_changes(*wanted: float | None) -> tuple[Any, str]:
-        changes = engine_changes(service, *wanted)
-        return gr.Button(changes.button_label, interactive=bool(changes.values)), note(apply_note(service, changes))
+    async def count_changes(request: gr.Request, *wanted: float | None) -> tuple[Any, str]:
+        say, changes = texts_for(request), engine_changes(service, *wanted)
+        button = gr.Button(changes.button_label(say), interactive=bool(changes.values))
+        return button, note(apply_note(service, changes, say))
 
-    async def apply_now(*wanted: float | None) -> Any:
-        changes = engine_changes(service, *wanted)
-        word = "Reloading …" if changes.needs_reload else "Applying …"
-        yield gr.Button(word, interactive=False), note(apply_note(service, changes))
+    async def apply_now(request: gr.Request, *wanted: float | None) -> Any:
+        say, changes = texts_for(request), engine_changes(service, *wanted)
+        word = say("Reloading …") if changes.needs_reload else say("Applying …")
+        yield gr.Button(word, interactive=False), note(apply_note(service, changes, say))
         try:
             await asyncio.to_thread(apply_changes, service, changes)
         except WorkbenchError as error:
-            yield gr.Button(changes.button_label, interactive=True), note(str(error), is_error=True)
+            yield gr.Button(changes.button_label(say), interactive=True), note(str(error), is_error=True)
             return
-        yield gr.Button(EngineChanges({}).button_label, interactive=False), note("Applied.")
+        yield gr.Button(EngineChanges({}).button_label(say), interactive=False), note(say("Applied."))
 
     engine = controls.engine
     gr.on([control.change for control in engine], count_changes, engine, [controls.apply, controls.note], **_QUIET)
@@ -233,14 +242,14 @@ def _wire_engine(service: EngineService, controls: _Controls) -> None:
 def _wire_page(page: gr.Blocks, service: EngineService, store: PresetStore, controls: _Controls) -> None:
     """Fill in the form when the page opens."""
 
-    async def show_current(kept: Any) -> list[Any]:
+    async def show_current(request: gr.Request, kept: Any) -> list[Any]:
         """Fill in what is in force, which another visitor may have changed, and what this one had set."""
         current = current_engine_values(service)
         return [
             *(kept_form(kept) or [gr.skip()] * (len(FIELDS) + 1)),
-            gr.Dropdown(choices=store.choices),
+            gr.Dropdown(choices=localized_choices(store)),
             *(current[name] for name in ENGINE_FIELDS),
-            EngineChanges({}).button_label,
+            EngineChanges({}).button_label(texts_for(request)),
         ]
 
     own = [*controls.sampling, controls.system_prompt]

@@ -10,6 +10,7 @@ from workbench.engine.service import EngineService
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import CacheMiss, FinishReason, RequestMetrics
 from workbench.ui.answer_trace import AnswerTrace
+from workbench.ui.texts import ENGLISH, Texts
 
 
 @dataclass(frozen=True)
@@ -130,20 +131,22 @@ class Turn:
             return self
         return replace(self, shown_as_tokens=self.shown_as_tokens ^ {index})
 
-    def label(self, index: int) -> str:
+    def label(self, index: int, say: Texts = ENGLISH) -> str:
         """Return what the page calls one of several answers: `Answer 1 of 3`, or `Beam 1 · score −0.42`."""
-        score = score_words(self.answers[index].stats)
-        return f"Beam {index + 1} · {score}" if score else f"Answer {index + 1} of {len(self.answers)}"
+        score = score_words(self.answers[index].stats, say)
+        if score:
+            return say("Beam {number} · {score}", number=index + 1, score=score)
+        return say("Answer {number} of {count}", number=index + 1, count=len(self.answers))
 
 
 Conversation = tuple[Turn, ...]
 
 
-def score_words(stats: AnswerStats | None) -> str:
+def score_words(stats: AnswerStats | None, say: Texts = ENGLISH) -> str:
     """Return a beam's score, `score −0.42`; empty for an answer that beam search did not find."""
     if stats is None or stats.beam_score is None:
         return ""
-    return f"score {stats.beam_score:.2f}".replace("-", "\N{MINUS SIGN}")
+    return say("score {score}", score=f"{stats.beam_score:.2f}".replace("-", "\N{MINUS SIGN}"))
 
 
 def chat_messages(conversation: Conversation, system_prompt: str) -> list[dict[str, str]]:
@@ -194,7 +197,7 @@ def context_limit(service: EngineService) -> int:
     return min(status.max_model_len, status.num_blocks * status.block_size)
 
 
-def context_full_note(service: EngineService, conversation: Conversation) -> str:
+def context_full_note(service: EngineService, conversation: Conversation, say: Texts = ENGLISH) -> str:
     """Say that the conversation fills the context, and what helps; empty when it does not."""
     last = conversation[-1] if conversation else None
     if last is None or last.stats is None:
@@ -202,14 +205,14 @@ def context_full_note(service: EngineService, conversation: Conversation) -> str
     used = (last.stats.num_prompt_tokens or 0) + last.stats.num_output_tokens
     limit = context_limit(service)
     if last.error is not None and last.error.is_context_full:
-        words = f"The context is full: it holds {limit:,} tokens."
+        words = say("The context is full: it holds {limit} tokens.", limit=limit)
     elif last.stats.finish_reason is FinishReason.LENGTH and used >= limit:
-        words = f"The context is full: the answer ended at {used:,} of {limit:,} tokens."
+        words = say("The context is full: the answer ended at {used} of {limit} tokens.", used=used, limit=limit)
     else:
         return ""
     if num_questions(conversation) > 1:
-        return f"{words} Drop the oldest turns to make room; the last message is then answered again."
-    return f"{words} Shorten the message, or start a new chat."
+        return f"{words} {say('Drop the oldest turns to make room; the last message is then answered again.')}"
+    return f"{words} {say('Shorten the message, or start a new chat.')}"
 
 
 def drop_oldest_turns(

@@ -2,6 +2,8 @@
 (function (wb) {
   "use strict";
 
+  const { text } = wb;
+
   const ANNOUNCE_MS = 2000;
   const HOVER_MS = 80;
   const ARROWS = { arrowleft: [-1, 0], a: [-1, 0], arrowright: [1, 0], d: [1, 0], arrowup: [0, -1], w: [0, -1], arrowdown: [0, 1], s: [0, 1] };
@@ -52,10 +54,9 @@
       const isLoaded = view.numBlocks > 0;
       this.parts.empty.hidden = isLoaded && view.requests.size > 0;
       const rest = view.status.includes(wb.store.CACHED)
-        ? "No requests now. Hatched blocks keep what earlier ones computed, for whoever begins alike."
-        : "No requests yet. Send a message or add 8 background requests.";
-      const text = isLoaded ? rest : "The block map appears when the model is loaded.";
-      wb.dom.setText(this.parts.empty, text);
+        ? text("No requests now. Hatched blocks keep what earlier ones computed, for whoever begins alike.")
+        : text("No requests yet. Send a message or add 8 background requests.");
+      wb.dom.setText(this.parts.empty, isLoaded ? rest : text("The block map appears when the model is loaded."));
       this.parts.map.hidden = !isLoaded;
     }
 
@@ -137,9 +138,12 @@
       const figures = view.figures;
       const totals = view.totals();
       const swapped = (figures.swap_blocks || 0) - (figures.free_swap_blocks || 0);
-      const text = `${totals.active} of ${view.numBlocks} blocks active, ${totals.cached} cached, ${totals.free} free${swapped ? `, ${swapped} in host memory` : ""}; ${figures.running || 0} requests running, ${figures.waiting || 0} waiting`;
+      const told = { active: totals.active, all: view.numBlocks, cached: totals.cached, free: totals.free, swapped, running: figures.running || 0, waiting: figures.waiting || 0 };
       const selected = wb.store.selection.request;
-      const label = `Physical KV blocks. ${text}${selected ? `. Request ${selected} selected` : ""}`;
+      const blocks = text("Physical KV blocks. {active} of {all} blocks active, {cached} cached, {free} free", told);
+      const host = swapped ? text(", {swapped} in host memory", told) : "";
+      const requests = text("; {running} requests running, {waiting} waiting", told);
+      const label = `${blocks}${host}${requests}${selected ? text(". Request {id} selected", { id: selected }) : ""}`;
       if (now - this.announcedAt < ANNOUNCE_MS || this.parts.announce.textContent === label) return;
       this.announcedAt = now;
       this.parts.announce.textContent = label;
@@ -238,10 +242,10 @@
       const view = this.view, owner = this.ownerFor(block), owners = view.ownersOf(block).map((r) => r.id);
       tipSquare.hidden = !owner;
       if (owner) tipSquare.style.background = wb.palette.swatch(owner);
-      wb.dom.setText(tipTitle, `Block ${block}`);
-      const pairs = [["State", wb.panels.STATUS[view.status[block]]]];
-      if (owner) pairs.push([owners.length > 1 ? "Owners" : "Owner", wb.format.some(owners, 3)], ["Logical", String(view.logical[block])]);
-      pairs.push(["Filled", `${view.filled[block]} / ${view.blockSize}`]);
+      wb.dom.setText(tipTitle, text("Block {id}", { id: String(block) }));
+      const pairs = [[text("State"), wb.panels.STATUS[view.status[block]]]];
+      if (owner) pairs.push([owners.length > 1 ? text("Owners") : text("Owner"), wb.format.some(owners, 3)], [text("Logical"), String(view.logical[block])]);
+      pairs.push([text("Filled"), `${view.filled[block]} / ${view.blockSize}`]);
       wb.dom.rows(tipRows, pairs);
       tip.hidden = false;
       tip.style.left = `${Math.max(4, Math.min(window.innerWidth - 230, x + 14))}px`;

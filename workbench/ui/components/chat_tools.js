@@ -104,13 +104,13 @@
     }
 
     async copyAll() {
-      this.say((await copy(this.conversation.markdown)) ? "Copied." : "The browser does not allow copying: save it instead.");
+      this.say((await copy(this.conversation.markdown)) ? wb.text("Copied.") : wb.text("The browser does not allow copying: save it instead."));
     }
 
     saveAs(extension, type, key) {
       const name = fileName(extension);
       save(name, type, this.conversation[key]);
-      this.say(`Saved as ${name}.`);
+      this.say(wb.text("Saved as {path}.", { path: name }));
     }
 
     /** A button on a message: its place among the messages is its place in the conversation. */
@@ -133,8 +133,8 @@
       const message = this.conversation && this.conversation.texts[index];
       const text = answer === null ? message : message && message[answer];
       const isCopied = typeof text === "string" && (await copy(text));
-      button.textContent = isCopied ? "Copied" : "Not copied";
-      setTimeout(() => { button.textContent = "Copy"; }, SAID_MS);
+      button.textContent = isCopied ? wb.text("Copied") : wb.text("Not copied");
+      setTimeout(() => { button.textContent = wb.text("Copy"); }, SAID_MS);
     }
   }
 

@@ -2,6 +2,8 @@
 (function (wb) {
   "use strict";
 
+  const { text } = wb;
+
   const PHASES = ["queued", "prefill", "decode", "done"];
 
   /** Which of the four phases a request is in; `wasSeen` tells an ended request from one not yet heard of. */
@@ -12,11 +14,10 @@
 
   /** Words of a phase: "queued #3", "prefill 512/2,048", "decode 116", "preempted", "swapped". */
   function words(index, phase, request, view) {
-    if (index !== phase || !request) return PHASES[index];
-    const { count } = wb.format;
-    if (phase === 0) return request.status === "waiting" ? `queued #${queuePlace(view, request)}` : request.status;
-    if (phase === 1) return `prefill ${count(request.computed)}/${count(request.prompt + request.output)}`;
-    return phase === 2 ? `decode ${count(request.output)}` : PHASES[index];
+    if (index !== phase || !request) return text(PHASES[index]);
+    if (phase === 0) return request.status === "waiting" ? text("queued #{place}", { place: queuePlace(view, request) }) : text(request.status);
+    if (phase === 1) return text("prefill {done}/{total}", { done: request.computed, total: request.prompt + request.output });
+    return phase === 2 ? text("decode {count}", { count: request.output }) : text(PHASES[index]);
   }
 
   function queuePlace(view, request) {
@@ -65,8 +66,8 @@
     drawHeading(view, request, numSequences) {
       this.parts.square.hidden = !request;
       if (request) this.parts.square.style.background = wb.palette.swatch(request);
-      const several = numSequences > 1 ? ` · ${numSequences} sequences` : "";
-      wb.dom.setText(this.parts.title, this.id ? `Your request ${this.id}${several}` : "Block pool");
+      const several = numSequences > 1 ? ` · ${text("{count} sequences", { count: numSequences })}` : "";
+      wb.dom.setText(this.parts.title, this.id ? text("Your request {id}", { id: this.id }) + several : text("Block pool"));
       const phase = placeOf(request, this.wasSeen, view);
       this.parts.phases.hidden = !this.id;
       [...this.parts.phases.children].forEach((node, i) => {
@@ -102,23 +103,23 @@
       const shown = request || this.last;
       const figures = view.figures;
       const own = [
-        ["Context", shown ? `${count(shown.prompt + shown.output)} / ${count(service.max_model_len)} tokens` : "–"],
-        ["Blocks", `${count(table.size)}${this.sharedWords(view, table)} of ${count(view.numBlocks)}`],
-        ["Cached prefix", shown ? `${count(shown.cached)} tokens` : "–"],
+        [text("Context"), shown ? text("{used} / {limit} tokens", { used: shown.prompt + shown.output, limit: count(service.max_model_len) }) : "–"],
+        [text("Blocks"), text("{part} of {whole}", { part: count(table.size) + this.sharedWords(view, table), whole: view.numBlocks })],
+        [text("Cached prefix"), shown ? wb.format.plural(shown.cached, "token") : "–"],
       ];
       wb.dom.rows(this.parts.rows, [
-        ...(this.id ? own : [["Blocks", count(view.numBlocks)]]),
-        ["Pool", `${percent(view.numBlocks ? (figures.active_blocks || 0) / view.numBlocks : null, 0)} active`],
-        ["Queue", `${count(figures.running || 0)} running, ${count(figures.waiting || 0)} waiting`],
+        ...(this.id ? own : [[text("Blocks"), count(view.numBlocks)]]),
+        [text("Pool"), text("{share} active", { share: percent(view.numBlocks ? (figures.active_blocks || 0) / view.numBlocks : null, 0) })],
+        [text("Queue"), text("{running} running, {waiting} waiting", { running: figures.running || 0, waiting: figures.waiting || 0 })],
       ]);
-      const label = `Block pool: ${figures.active_blocks || 0} of ${view.numBlocks} blocks active`;
+      const label = text("Block pool: {active} of {total} blocks active", { active: figures.active_blocks || 0, total: view.numBlocks });
       if (this.parts.map.getAttribute("aria-label") !== label) this.parts.map.setAttribute("aria-label", label);
     }
 
     /** " (7 shared)" when others refer to some of these blocks, too. */
     sharedWords(view, table) {
       const shared = [...table].filter((block) => view.refs[block] > 1).length;
-      return shared ? ` (${wb.format.count(shared)} shared)` : "";
+      return shared ? ` (${text("{count} shared", { count: shared })})` : "";
     }
 
     /** Show the full map with this request selected. */

@@ -86,7 +86,7 @@
     const [square, name, number] = node.children;
     const background = wb.palette.swatch(request);
     if (square.dataset.bg !== background) { square.style.background = background; square.dataset.bg = background; }
-    setText(name, wb.store.mine.has(request.id) ? `${request.id} you` : request.id);
+    setText(name, wb.store.mine.has(request.id) ? wb.text("{id} you", { id: request.id }) : request.id);
     setText(number, count);
     node.classList.toggle("wb-held", request.status !== "running");
     const isOn = wb.store.selection.request === request.id;

@@ -11,6 +11,7 @@
     megabytes: (bytes) => (isKnown(bytes) ? Math.round(bytes / 1e6).toLocaleString("en-US") : "–"),
     /** "r1, r2, r3 +2": the first few of a list. */
     some: (names, most) => names.slice(0, most).join(", ") + (names.length > most ? ` +${names.length - most}` : ""),
-    plural: (n, word) => `${Math.round(n).toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`,
+    /** A count of things in words; both forms of the word are in the table. */
+    plural: (n, word) => wb.text(n === 1 ? `{count} ${word}` : `{count} ${word}s`, { count: Math.round(n) }),
   };
 })((window.wb = window.wb || {}));

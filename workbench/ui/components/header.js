@@ -2,6 +2,8 @@
 (function (wb) {
   "use strict";
 
+  const { text } = wb;
+
   const SPARK_WIDTH = 64, SPARK_HEIGHT = 18;
   const LOST_MS = 6000;
 
@@ -11,12 +13,14 @@
   /** Word and class of the feed's state. */
   function feedState() {
     const { state } = wb.feed;
-    if (wb.feed.isStale()) return [`stale ${(wb.feed.silenceMs() / 1000).toFixed(1)} s`, "wb-lost"];
-    if (wb.store.isFrozen()) return ["paused", "wb-paused"];
-    if (state === "live") return ["live", "wb-live-dot"];
-    if (state === "idle") return ["paused", "wb-paused"];
-    return ["connecting", "wb-lost"];
+    if (wb.feed.isStale()) return [text("stale {seconds} s", { seconds: (wb.feed.silenceMs() / 1000).toFixed(1) }), "wb-lost"];
+    if (wb.store.isFrozen()) return [text("paused"), "wb-paused"];
+    if (state === "live") return [text("live"), "wb-live-dot"];
+    if (state === "idle") return [text("paused"), "wb-paused"];
+    return [text("connecting"), "wb-lost"];
   }
+
+  const wayOf = (feed) => (feed.transport === "polling" ? text("polling") : "WebSocket");
 
   function drawFeed(parts) {
     const [word, className] = feedState();
@@ -26,14 +30,14 @@
       parts.feed.dataset.state = className;
     }
     const { perSecond, kilobytes } = wb.feed.rate();
-    parts.feed.title = `${wb.feed.transport === "polling" ? "polling" : "WebSocket"}, ${perSecond.toFixed(1)} frames/s, ${kilobytes.toFixed(2)} kB/frame`;
+    parts.feed.title = text("{way}, {rate} frames/s, {size} kB/frame", { way: wayOf(wb.feed), rate: perSecond.toFixed(1), size: kilobytes.toFixed(2) });
   }
 
   function drawModel(parts, service) {
     wb.dom.setText(parts.model, service ? service.model_name || "–" : "–");
     const type = service ? shortType(service.dtype) : "";
     wb.dom.setText(parts.precision, service && service.source_format ? `${type} (${service.source_format})` : "");
-    parts.model.parentElement.title = service && service.source_format ? `${service.model_name}: weights ${service.source_format} computed in ${type}, KV cache ${type}` : "";
+    parts.model.parentElement.title = service && service.source_format ? text("{model}: weights {format} computed in {type}, KV cache {type}", { model: service.model_name, format: service.source_format, type }) : "";
     const backend = service ? [service.backend, service.device === "cpu" ? "" : service.device].filter(Boolean).join(", ") : "";
     wb.dom.setText(parts.backend, backend || "–");
     parts.backend.title = backend;
@@ -84,8 +88,8 @@
     const { megabytes } = wb.format;
     const isCounted = service.total_bytes > 0;
     const amount = isCounted ? ` ${megabytes(service.done_bytes)} / ${megabytes(service.total_bytes)} MB` : "";
-    const verb = service.state === "loading" ? "Loading the model" : "Reloading the engine";
-    wb.dom.setText(parts.progressText, `${verb}: ${service.phase || "starting"}${amount}`);
+    const verb = service.state === "loading" ? text("Loading the model") : text("Reloading the engine");
+    wb.dom.setText(parts.progressText, `${verb}: ${text(service.phase || "starting")}${amount}`);
     parts.progressBar.style.width = isCounted ? `${(100 * service.done_bytes) / service.total_bytes}%` : "0%";
   }
 
@@ -111,7 +115,7 @@
     parts.dismiss.hidden = !canDismiss;
     if (isFailed) {
       wb.dom.setText(parts.errorText, service.error);
-      wb.dom.setText(parts.errorTitle, service.state === "failed" ? "The engine is not running" : "The engine reported an error");
+      wb.dom.setText(parts.errorTitle, service.state === "failed" ? text("The engine is not running") : text("The engine reported an error"));
       parts.trace.hidden = !service.error_traceback;
       wb.dom.setText(parts.traceText, service.error_traceback || "");
     }
@@ -146,9 +150,9 @@
     const parts = wb.dom.parts(root);
     return () => {
       const { perSecond, kilobytes } = wb.feed.rate();
-      const way = wb.feed.transport === "polling" ? "polling" : "WebSocket";
-      wb.dom.setText(parts.feed, `Feed: ${way}, ${perSecond.toFixed(0)} frames/s, ${kilobytes.toFixed(2)} kB/frame`);
-      wb.dom.setText(parts.step, wb.store.view().stepId >= 0 ? `Step ${wb.format.count(wb.store.view().stepId)}` : "");
+      const told = { way: wayOf(wb.feed), rate: perSecond.toFixed(0), size: kilobytes.toFixed(2) };
+      wb.dom.setText(parts.feed, text("Feed: {way}, {rate} frames/s, {size} kB/frame", told));
+      wb.dom.setText(parts.step, wb.store.view().stepId >= 0 ? text("Step {step}", { step: wb.store.view().stepId }) : "");
     };
   });
 })((window.wb = window.wb || {}));

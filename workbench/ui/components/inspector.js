@@ -126,7 +126,8 @@
 
   /** A decision: its first words, which request, and the rule. */
   function explained(decision, i) {
-    const [, label, rule] = decision.text.match(/^(.*?)[:：]\s*(.*)$/s) || [null, decision.decision, decision.text];
+    const sentence = wb.ownLine(decision.text);
+    const [, label, rule] = sentence.match(/^(.*?)[:：]\s*(.*)$/s) || [null, decision.decision, sentence];
     return { name: `${i}/${decision.id}/${decision.decision}`, label, rule, key: decision.key, id: decision.id, color: COLORS[decision.decision] };
   }
 

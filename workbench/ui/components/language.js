@@ -6,6 +6,7 @@
   "use strict";
 
   const COOKIE = "wb-language";
+  const LANGUAGES = ["en", "zh"];
   const YEAR_S = 31536000;
 
   function chosen() {
@@ -31,6 +32,12 @@
       if (typeof value === "number") return Number.isInteger(value) ? value.toLocaleString("en-US") : String(value);
       return value === undefined ? whole : String(value);
     });
+  };
+
+  /** What the server says in every language, one to a line; where there is one line only, that. */
+  wb.ownLine = (lines) => {
+    const all = lines.split("\n");
+    return all[LANGUAGES.indexOf(wb.language)] ?? all[0];
   };
 
   const ATTRIBUTES = ["title", "aria-label", "placeholder"];

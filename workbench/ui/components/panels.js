@@ -2,7 +2,9 @@
 (function (wb) {
   "use strict";
 
-  const STATUS = ["free", "cached, reusable", "active"];
+  const { text } = wb;
+
+  const STATUS = ["free", "cached, reusable", "active"].map((word) => text(word));
   const MAX_OWNERS = 8;
   const REFETCH_MS = 500;
   const SETTLE_MS = 120;
@@ -63,10 +65,10 @@
 
   /** "this step", "12 steps ago", "never". */
   function lastUse(view, block) {
-    if (view.status[block] === wb.store.ACTIVE) return "this step";
-    if (view.status[block] === wb.store.FREE && view.changed[block] === 0) return "never";
+    if (view.status[block] === wb.store.ACTIVE) return text("this step");
+    if (view.status[block] === wb.store.FREE && view.changed[block] === 0) return text("never");
     const steps = Math.max(0, view.stepId - view.since[block]);
-    return steps ? `${wb.format.plural(steps, "step")} ago` : "this step";
+    return steps ? text("{steps} ago", { steps: wb.format.plural(steps, "step") }) : text("this step");
   }
 
   function drawBlock(parts, view, block, desk) {
@@ -78,12 +80,12 @@
     heading(parts, "block", String(block), STATUS[status]);
     const refs = view.refs[block];
     wb.dom.rows(parts.blockRows, [
-      ["References", refs > 1 ? `${refs} (shared)` : String(refs)],
-      ["Filled", `${view.filled[block]} / ${view.blockSize} tokens`],
-      ["Logical index", view.logical[block] < 0 ? "–" : String(view.logical[block])],
-      ["Last use", lastUse(view, block)],
-      ["Allocated", status === wb.store.ACTIVE ? `step ${wb.format.count(view.since[block])}` : "–"],
-      ["Bytes", wb.format.kib(bytes)],
+      [text("References"), refs > 1 ? text("{count} (shared)", { count: refs }) : String(refs)],
+      [text("Filled"), text("{used} / {limit} tokens", { used: view.filled[block], limit: view.blockSize })],
+      [text("Logical index"), view.logical[block] < 0 ? "–" : String(view.logical[block])],
+      [text("Last use"), lastUse(view, block)],
+      [text("Allocated"), status === wb.store.ACTIVE ? text("step {step}", { step: view.since[block] }) : "–"],
+      [text("Bytes"), wb.format.kib(bytes)],
     ]);
     const details = wb.store.isFrozen() ? null : desk.want(block, `${wb.store.known.epoch}/${view.changed[block]}/${status}`);
     drawOwners(parts, view, block);
@@ -92,9 +94,9 @@
 
   function drawOwners(parts, view, block) {
     const owners = view.ownersOf(block);
-    const more = owners.length > MAX_OWNERS ? `, and ${owners.length - MAX_OWNERS} more` : "";
+    const more = owners.length > MAX_OWNERS ? text("Owners, and {count} more", { count: owners.length - MAX_OWNERS }) : text("Owners");
     parts.owners.hidden = !owners.length;
-    wb.dom.setText(parts.ownersLabel, owners.length ? `Owners${more}` : "No owner");
+    wb.dom.setText(parts.ownersLabel, owners.length ? more : text("No owner"));
     wb.dom.reconcile(parts.owners, owners.slice(0, MAX_OWNERS), (r) => r.key, wb.dom.chip((id) => wb.store.select(id, block)),
       (node, request) => wb.dom.updateChip(node, request, ""));
   }
@@ -103,16 +105,16 @@
   function drawTokens(parts, view, block, details) {
     const filled = view.filled[block], first = Math.max(0, view.logical[block]) * view.blockSize;
     const isHere = details && details.block_id === block && details.tokens;
-    let label = filled ? `Tokens ${wb.format.count(first)}–${wb.format.count(first + filled - 1)}` : "Holds no token";
-    if (filled && wb.store.isFrozen()) label += ": shown live only";
-    else if (filled) label += isHere ? (details.is_hidden ? ", text hidden" : ", decoded") : details && details.error ? `: ${details.error}` : ", asking the engine…";
+    let label = filled ? text("Tokens {first}–{last}", { first, last: first + filled - 1 }) : text("Holds no token");
+    if (filled && wb.store.isFrozen()) label += text(": shown live only");
+    else if (filled) label += isHere ? (details.is_hidden ? text(", text hidden") : text(", decoded")) : details && details.error ? `: ${details.error}` : text(", asking the engine…");
     wb.dom.setText(parts.tokensLabel, label);
     parts.tokens.hidden = !filled || wb.store.isFrozen();
     const texts = isHere ? details.tokens : [];
     const slots = Array.from({ length: filled }, (_, i) => ({ i, text: i < texts.length ? visible(texts[i]) : "…", id: isHere ? details.token_ids[i] : null }));
     wb.dom.reconcile(parts.tokens, slots, (s) => s.i, () => wb.dom.element("span"), (node, slot) => {
       wb.dom.setText(node, slot.text);
-      const title = slot.id === null || slot.id === undefined ? "" : `token id ${slot.id}`;
+      const title = slot.id === null || slot.id === undefined ? "" : text("token id {id}", { id: String(slot.id) });
       if (node.title !== title) node.title = title;
     });
   }
@@ -124,24 +126,24 @@
     parts.requestNone.hidden = Boolean(request);
     parts.requestSome.hidden = !request;
     const chosen = wb.store.selection.request;
-    wb.dom.setText(parts.requestNoneTitle, chosen ? `Request ${chosen}` : "No request selected");
-    wb.dom.setText(parts.requestNoneText, chosen ? `It is not in the engine at step ${wb.format.count(view.stepId)}.` : "Choose a chip, or click one of its blocks.");
+    wb.dom.setText(parts.requestNoneTitle, chosen ? text("Request {id}", { id: chosen }) : text("No request selected"));
+    wb.dom.setText(parts.requestNoneText, chosen ? text("It is not in the engine at step {step}.", { step: view.stepId }) : text("Choose a chip, or click one of its blocks."));
     if (!request) return;
     const { count } = wb.format;
     const shared = view.sharersOf(request).numBlocks;
     parts.requestSquare.style.background = wb.palette.swatch(request);
-    heading(parts, "request", request.id, view.phaseOf(request));
-    const times = ["never", "once"][request.preemptions] || `${request.preemptions} times`;
+    heading(parts, "request", request.id, text(view.phaseOf(request)));
+    const times = [text("never"), text("once")][request.preemptions] || text("{count} times", { count: request.preemptions });
     wb.dom.rows(parts.requestRows, [
-      ["Tokens", `${count(request.prompt + request.output)} = ${count(request.prompt)} + ${count(request.output)} out`],
-      ["Computed", `${count(request.computed)} / ${count(request.prompt + request.output)}`],
-      ["Blocks", shared ? `${request.blocks} (${shared} shared)` : String(request.blocks)],
-      ...(request.swapped ? [["In host memory", wb.format.plural(request.swapped, "block")]] : []),
+      [text("Tokens"), text("{all} = {prompt} + {output} out", { all: request.prompt + request.output, prompt: request.prompt, output: request.output })],
+      [text("Computed"), `${count(request.computed)} / ${count(request.prompt + request.output)}`],
+      [text("Blocks"), shared ? `${request.blocks} (${text("{count} shared", { count: shared })})` : String(request.blocks)],
+      ...(request.swapped ? [[text("In host memory"), wb.format.plural(request.swapped, "block")]] : []),
       ...answers(view, request),
-      ["Prefix cache", request.cached ? `${count(request.cached)} tokens reused` : request.miss || "–"],
+      [text("Prefix cache"), request.cached ? text("{count} tokens reused", { count: request.cached }) : request.miss || "–"],
       ...(request.cached && request.miss ? [["", request.miss]] : []),
-      ["Priority", String(request.priority)],
-      ["Preempted", times],
+      [text("Priority"), String(request.priority)],
+      [text("Preempted"), times],
     ]);
     drawReserved(parts, view, request);
   }
@@ -151,8 +153,8 @@
     const family = [...view.requests.values()].filter((r) => r.family === request.family);
     const all = family.reduce((sum, r) => sum + r.sequences, 0);
     if (all < 2) return [];
-    const own = request.sequences > 1 ? `${request.sequences}, not parted yet` : `one of ${all} of ${request.family}`;
-    return [["Answers", own]];
+    const own = request.sequences > 1 ? text("{count}, not parted yet", { count: request.sequences }) : text("one of {count} of {id}", { count: all, id: request.family });
+    return [[text("Answers"), own]];
   }
 
   /** What paging reserves for the request, against one contiguous run for all that it may become. */

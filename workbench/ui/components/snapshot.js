@@ -11,7 +11,7 @@
       family, sequences, priority, cached, miss, swapped, most, decision, preemption] = row;
     return {
       key, id, status, slot, prompt, output, computed, blocks, isPrefill, preemptions,
-      family, sequences, priority, cached, miss, swapped, most,
+      family, sequences, priority, cached, miss: wb.ownLine(miss), swapped, most,
       decision: readDecision(decision), preemption: readDecision(preemption),
     };
   }
@@ -20,7 +20,7 @@
   function readDecision(told) {
     if (!told) return null;
     const [decision, reason, numbers, cause, since, words] = told;
-    return { decision, reason, numbers, cause, since, words };
+    return { decision, reason, numbers, cause, since, words: wb.ownLine(words) };
   }
 
   /** All blocks of one pool as parallel arrays, plus the requests and figures that go with them. */

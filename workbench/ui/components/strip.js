@@ -2,6 +2,8 @@
 (function (wb) {
   "use strict";
 
+  const { text } = wb;
+
   const LEFT = 34, HEIGHT = 53, CELL_TOP = 13, CELL_HEIGHT = 16, LABEL_PX = 27;
 
   function layoutOf(width, length) {
@@ -59,8 +61,8 @@
   function noteOf(view, request, table, runs) {
     const { plural, some } = wb.format;
     const { numBlocks, sharers } = view.sharersOf(request);
-    const shared = numBlocks ? `, ${numBlocks} shared with ${some(sharers.map((r) => r.id), 4)}` : "";
-    return `${plural(table.length, "block")} in ${plural(runs.length, "physical run")}${shared}`;
+    const shared = numBlocks ? text(", {count} shared with {names}", { count: numBlocks, names: some(sharers.map((r) => r.id), 4) }) : "";
+    return text("{blocks} in {runs}", { blocks: plural(table.length, "block"), runs: plural(runs.length, "physical run") }) + shared;
   }
 
   /** Draw the strip and its heading; a hint when no request is looked at. */
@@ -69,14 +71,14 @@
     parts.stripSquare.hidden = !request;
     parts.strip.hidden = !table.length;
     if (!request) {
-      wb.dom.setText(parts.stripTitle, "Select a request or a block to see its table");
+      wb.dom.setText(parts.stripTitle, text("Select a request or a block to see its table"));
       wb.dom.setText(parts.stripNote, "");
       return;
     }
     parts.stripSquare.style.background = wb.palette.swatch(request);
-    wb.dom.setText(parts.stripTitle, `${request.id} block table: logical → physical`);
+    wb.dom.setText(parts.stripTitle, text("{id} block table: logical → physical", { id: request.id }));
     const runs = wb.geometry.runsOf(table);
-    wb.dom.setText(parts.stripNote, table.length ? noteOf(view, request, table, runs) : "holds no block now");
+    wb.dom.setText(parts.stripNote, table.length ? noteOf(view, request, table, runs) : text("holds no block now"));
     if (!table.length) return;
     const width = wb.dom.innerWidth(parts.strip.parentElement);
     const g = wb.dom.fit(parts.strip, width, HEIGHT);

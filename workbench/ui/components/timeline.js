@@ -5,6 +5,7 @@
   const GUTTER = 92;
   const ROWS_TOP = 146;
   const FEWEST_ROWS = 8, MOST_ROWS = 24;
+  const QUEUED_SHOWN = 4;
   /** Minimap, padding and the page's status line. */
   const BELOW_ROWS = 100;
   const NARROW = 500;
@@ -26,8 +27,9 @@
       this.key = null;
       /** Key of the row that the keyboard is at. */
       this.pointed = null;
-      /** Rows below the lowest one shown; 0 keeps to the newest. */
-      this.rowsBelow = 0;
+      /** Rows below the lowest one shown, as the person scrolled; null keeps to the newest that have run. */
+      this.rowsBelow = null;
+      this.shownBelow = 0;
       this.space = FEWEST_ROWS;
       this.rows = [];
       this.rowToShow = null;
@@ -73,7 +75,7 @@
       this.engine = engine;
       this.axis.reset();
       this.key = this.pointed = this.revealed = null;
-      this.rowsBelow = 0;
+      this.rowsBelow = null;
       this.space = FEWEST_ROWS;
     }
 
@@ -129,7 +131,7 @@
       const minimapTop = rowsEnd + 12;
       return {
         width, left: GUTTER, plotWidth: width - GUTTER - 2, rowHeight, numRows,
-        firstRow: this.rows.length - numRows - this.rowsBelow,
+        firstRow: this.rows.length - numRows - this.shownBelow,
         rowsTop: ROWS_TOP, rowsEnd, minimapTop, height: minimapTop + wb.timelineTracks.MINIMAP_HEIGHT + 4,
       };
     }
@@ -138,8 +140,15 @@
     scrollToRow(numRows) {
       const most = this.rows.length - numRows, place = this.rows.indexOf(this.rowToShow);
       this.rowToShow = null;
-      if (place >= 0) this.rowsBelow = Math.max(most - place, Math.min(this.rowsBelow, this.rows.length - 1 - place));
-      this.rowsBelow = Math.max(0, Math.min(this.rowsBelow, most));
+      if (place >= 0) this.rowsBelow = Math.max(most - place, Math.min(this.shownBelow, this.rows.length - 1 - place));
+      this.shownBelow = Math.max(0, Math.min(this.rowsBelow === null ? this.queuedBelow() : this.rowsBelow, most));
+    }
+
+    /** A long queue does not push those that run out of sight: only its first few are shown below them. */
+    queuedBelow() {
+      let queued = 0;
+      while (queued < this.rows.length && this.rows[this.rows.length - 1 - queued].scheduledS === null) queued++;
+      return Math.max(0, queued - QUEUED_SHOWN);
     }
 
     /** So many rows that the minimap still lies inside the window, within what is readable. */
@@ -226,11 +235,12 @@
     }
 
     scrollRows(delta) {
-      this.rowsBelow += delta;
+      this.rowsBelow = this.shownBelow + delta;
       this.redraw();
     }
 
     followLive() {
+      this.rowsBelow = null;
       wb.store.follow();
       this.axis.toNewest();
       this.redraw();

@@ -129,7 +129,7 @@
 
     /** Round places for the labels: `{place, text}`, about one for each 90 pixels. */
     ticks() {
-      const most = Math.max(2, Math.floor(this.width / 90));
+      const most = Math.max(3, Math.floor(this.width / 90));
       const [first] = this.bounds();
       const zero = this.isWall ? first : 0;
       const gap = roundGap(this.span / most, this.isWall ? 0.001 : 1);

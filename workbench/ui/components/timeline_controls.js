@@ -80,7 +80,7 @@
 
   function listenToFilters(timeline) {
     const { filter, parts } = timeline;
-    const changed = () => { timeline.rowsBelow = 0; timeline.redraw(); };
+    const changed = () => { timeline.rowsBelow = null; timeline.redraw(); };
     listenToChoice(parts.states, (button) => { filter.state = button.dataset.state; changed(); });
     parts.find.addEventListener("input", () => { filter.text = parts.find.value; changed(); });
     parts.onlyMine.addEventListener("change", () => { filter.isMine = parts.onlyMine.checked; changed(); });

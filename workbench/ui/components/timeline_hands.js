@@ -37,9 +37,9 @@
     }
 
     begin(point) {
-      const { axis, rowsBelow } = this.timeline;
+      const { axis, shownBelow } = this.timeline;
       const window_ = { from: axis.from, to: axis.to };
-      if (point.area !== "minimap") return { kind: "pan", start: point, ...window_, rowsBelow, hasMoved: false };
+      if (point.area !== "minimap") return { kind: "pan", start: point, ...window_, shownBelow, hasMoved: false };
       return { kind: "brush", edge: this.edgeAt(point), start: point, ...window_, hasMoved: true };
     }
 
@@ -86,7 +86,8 @@
       this.canvas.classList.add("wb-dragging");
       const by = dx / axis.pixelsPerUnit;
       axis.show(drag.from - by, drag.to - by);
-      if (drag.start.area !== "tracks") timeline.rowsBelow = drag.rowsBelow + Math.round(dy / layout.rowHeight);
+      const rows = Math.round(dy / layout.rowHeight);
+      if (drag.start.area !== "tracks" && (rows || timeline.rowsBelow !== null)) timeline.rowsBelow = drag.shownBelow + rows;
     }
 
     pinch() {

@@ -2,6 +2,8 @@
 (function (wb) {
   "use strict";
 
+  const { text } = wb;
+
   const WIDTH = 230;
   let tip = null;
   let shown = null;
@@ -18,9 +20,9 @@
   /** Label / value rows of a token; a value that is not known is a dash. */
   function rowsOf({ id, position, logprob, rank, blocks, slot, source }) {
     const place = blocks.length ? `${blocks.join(", ")} / ${slot}` : "–";
-    const rows = [["Token id", String(id)], ["Position", wb.format.count(position)], ["Block / slot", place]];
-    if (logprob !== null) rows.push(["Log-probability", logprob.toFixed(3).replace("-", "−")], ["Rank", wb.format.count(rank)]);
-    return [...rows, ["Source", source]];
+    const rows = [[text("Token id"), String(id)], [text("Position"), wb.format.count(position)], [text("Block / slot"), place]];
+    if (logprob !== null) rows.push([text("Log-probability"), logprob.toFixed(3).replace("-", "−")], [text("Rank"), wb.format.count(rank)]);
+    return [...rows, [text("Source"), text(source)]];
   }
 
   function show(token) {

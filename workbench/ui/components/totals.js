@@ -2,20 +2,22 @@
 (function (wb) {
   "use strict";
 
+  const { text } = wb;
+
   /** Form, words, and the state that a click keeps in front. */
   const OWNER_KEY = [
-    ["fill", "fill = tokens used", null], ["notch", "shared", "shared"], ["hatch", "cached, free to reuse", "cached"],
-    ["free", "free", "free"], ["pip", "owner 13–24", null],
+    ["fill", text("fill = tokens used"), null], ["notch", text("shared"), "shared"], ["hatch", text("cached, free to reuse"), "cached"],
+    ["free", text("free"), "free"], ["pip", text("owner 13–24"), null],
   ];
   const RAMP_KEYS = [
     null,
-    [["1", "2", "3", "4", "5", "6+"], "references"],
-    [[">256", "≤256", "≤64", "≤16", "≤4", "now"], "steps since allocated, or last used if cached"],
-    [["0", "3", "9", "21", "45", "93+"], "logical index"],
+    [["1", "2", "3", "4", "5", "6+"], text("references")],
+    [[">256", "≤256", "≤64", "≤16", "≤4", text("now")], text("steps since allocated, or last used if cached")],
+    [["0", "3", "9", "21", "45", "93+"], text("logical index")],
   ];
 
-  const WASTE_NOTE = "Internal waste: slots of held blocks without a token. External waste: free blocks in runs too short for the first in the queue.";
-  const LAYOUT_NOTE = "Contiguous layout: every request holds one run of blocks for all that it may become. ";
+  const WASTE_NOTE = text("Internal waste: slots of held blocks without a token. External waste: free blocks in runs too short for the first in the queue.");
+  const LAYOUT_NOTE = text("Contiguous layout: every request holds one run of blocks for all that it may become. ");
 
   /** Slots and blocks that serve nobody, and what an engine without paging would hold for the same requests. */
   function drawWaste(parts, view, totals) {
@@ -26,10 +28,10 @@
     wb.dom.setText(parts.waste, percent(slots ? unused / slots : null));
     wb.dom.setText(parts.wasteSlots, slots ? plural(unused, "slot") : "");
     wb.dom.setText(parts.externalWaste, view.numBlocks ? count(figures.waste_blocks || 0) : "–");
-    wb.dom.setText(parts.externalShare, figures.waste_blocks ? `of ${count(totals.free + totals.cached)} free` : "");
+    wb.dom.setText(parts.externalShare, figures.waste_blocks ? text("of {count} free", { count: totals.free + totals.cached }) : "");
     parts.contiguousBox.hidden = !isPaged;
     wb.dom.setText(parts.contiguousBlocks, figures.contiguous_blocks ? count(figures.contiguous_blocks) : "–");
-    wb.dom.setText(parts.contiguousAgainst, figures.contiguous_blocks ? `against ${count(totals.active)}` : "");
+    wb.dom.setText(parts.contiguousAgainst, figures.contiguous_blocks ? text("against {count}", { count: totals.active }) : "");
     wb.dom.setText(parts.wasteNote, (isPaged ? "" : LAYOUT_NOTE) + WASTE_NOTE);
   }
 
@@ -40,9 +42,9 @@
     const used = figures.swap_blocks ? all - (figures.free_swap_blocks || 0) : 0;
     parts.swapBox.hidden = !all;
     if (!all) return;
-    wb.dom.setText(parts.swapText, `${wb.format.count(used)} of ${wb.format.plural(all, "block")}`);
+    wb.dom.setText(parts.swapText, text("{part} of {whole}", { part: used, whole: wb.format.plural(all, "block") }));
     parts.barSwapped.style.width = `${(100 * used) / all}%`;
-    parts.swapBar.setAttribute("aria-label", `swap space: ${used} of ${all} blocks in use`);
+    parts.swapBar.setAttribute("aria-label", text("swap space: {used} of {all} blocks in use", { used, all }));
   }
 
   function drawTotals(parts, view) {
@@ -51,9 +53,9 @@
     const set = (name, text) => wb.dom.setText(parts[name], text);
     const isLoaded = view.numBlocks > 0;
     set("active", isLoaded ? count(totals.active) : "–");
-    set("ofAll", isLoaded ? `of ${count(view.numBlocks)}` : "");
+    set("ofAll", isLoaded ? text("of {count}", { count: view.numBlocks }) : "");
     set("shared", isLoaded ? count(totals.shared) : "–");
-    set("saved", totals.saved ? `saves ${count(totals.saved)}` : "");
+    set("saved", totals.saved ? text("saves {count}", { count: totals.saved }) : "");
     set("cached", isLoaded ? count(totals.cached) : "–");
     set("free", isLoaded ? count(totals.free) : "–");
     drawWaste(parts, view, totals);
@@ -62,7 +64,7 @@
     parts.barShared.style.width = share(totals.shared);
     parts.barActive.style.width = share(totals.active - totals.shared);
     parts.barCached.style.width = share(totals.cached);
-    parts.bar.setAttribute("aria-label", `active ${totals.active}, cached ${totals.cached}, free ${totals.free} of ${view.numBlocks} blocks`);
+    parts.bar.setAttribute("aria-label", text("active {active}, cached {cached}, free {free} of {all} blocks", { active: totals.active, cached: totals.cached, free: totals.free, all: view.numBlocks }));
     return totals;
   }
 
@@ -110,7 +112,7 @@
     const tables = view.tables();
     const owners = [...view.requests.values()].filter((r) => r.slot !== null).sort((a, b) => a.slot - b.slot);
     wb.dom.reconcile(box, owners, (r) => r.key, wb.dom.chip((id) => wb.store.toggleRequest(id)),
-      (node, request) => wb.dom.updateChip(node, request, isHeld(request) ? request.status : String((tables.get(request.key) || []).length)));
+      (node, request) => wb.dom.updateChip(node, request, isHeld(request) ? text(request.status) : String((tables.get(request.key) || []).length)));
   }
 
   const isHeld = (request) => request.status !== "running";

@@ -2,23 +2,26 @@
 (function (wb) {
   "use strict";
 
+  const { text } = wb;
+
   const MAX_ROWS = 6;
   const MAX_PAIRS = 2;
-  const NONE = "Nothing has moved. Ask for several answers to see blocks copied before they are written, or let a small pool run full with preemption “Swap”.";
-  const PAST_NONE = "Nothing moved in this step.";
+  const NONE = text("Nothing has moved. Ask for several answers to see blocks copied before they are written, or let a small pool run full with preemption “Swap”.");
+  const PAST_NONE = text("Nothing moved in this step.");
 
   /** "block 7 → 19", "3 blocks, 7 → 19, 8 → 20 and others". */
   function copied(blocks) {
     const pairs = [];
     for (let i = 0; i < blocks.length; i += 2) pairs.push(`${blocks[i]} → ${blocks[i + 1]}`);
-    if (pairs.length === 1) return `block ${pairs[0]}`;
-    return `${pairs.length} blocks, ${pairs.slice(0, MAX_PAIRS).join(", ")}${pairs.length > MAX_PAIRS ? " and others," : ","}`;
+    if (pairs.length === 1) return text("block {pair}", { pair: pairs[0] });
+    const shown = { count: pairs.length, pairs: pairs.slice(0, MAX_PAIRS).join(", ") };
+    return pairs.length > MAX_PAIRS ? text("{count} blocks, {pairs} and others,", shown) : text("{count} blocks, {pairs},", shown);
   }
 
   function words({ step, kind, request, blocks }) {
-    const begin = `step ${wb.format.count(step)}: ${request}`;
-    if (kind === "copy") return `${begin} copied ${copied(blocks)} before writing`;
-    return `${begin} swapped ${kind === "swap_out" ? "out" : "in"} ${wb.format.plural(blocks.length, "block")}`;
+    if (kind === "copy") return text("step {step}: {id} copied {blocks} before writing", { step, id: request, blocks: copied(blocks) });
+    const told = { step, id: request, blocks: wb.format.plural(blocks.length, "block") };
+    return kind === "swap_out" ? text("step {step}: {id} swapped out {blocks}", told) : text("step {step}: {id} swapped in {blocks}", told);
   }
 
   function create({ kind }) {

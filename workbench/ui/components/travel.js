@@ -2,6 +2,8 @@
 (function (wb) {
   "use strict";
 
+  const { text } = wb;
+
   const HEIGHT = 47, TRACK_TOP = 4, TRACK_HEIGHT = 30, THUMB_Y = 38, LABEL_Y = 42;
   const NEAR_THUMB = 26, LABEL_EVERY = 120;
   const PAGE_STEPS = 10;
@@ -74,12 +76,12 @@
       const { first, last } = wb.store.range, isFrozen = wb.store.isFrozen();
       parts.travel.hidden = last < 0;
       if (last < 0) return;
-      wb.dom.setText(parts.freeze, isFrozen ? "Follow live" : "Freeze");
-      parts.freeze.title = isFrozen ? "Show the present again (F or Space)" : "Stop the picture; the engine goes on (Space)";
+      wb.dom.setText(parts.freeze, isFrozen ? text("Follow live") : text("Freeze"));
+      parts.freeze.title = isFrozen ? text("Show the present again (F or Space)") : text("Stop the picture; the engine goes on (Space)");
       parts.freeze.classList.toggle("wb-on", isFrozen);
       parts.back.disabled = view.stepId <= first;
       parts.forth.disabled = view.stepId >= last;
-      wb.dom.setText(parts.shownStep, `step ${wb.format.count(view.stepId)}`);
+      wb.dom.setText(parts.shownStep, text("step {step}", { step: view.stepId }));
       wb.dom.setText(parts.shownNote, this.note(view));
       parts.shownNote.classList.toggle("wb-failed", Boolean(wb.store.pastError));
       this.drawScrubber(view, isFrozen ? wb.store.cursor : last);
@@ -88,10 +90,10 @@
     /** "of 1,240 · 3.2 s behind live", "live", or why a step could not be had. */
     note(view) {
       if (wb.store.pastError) return wb.store.pastError;
-      if (!wb.store.isFrozen()) return "live";
+      if (!wb.store.isFrozen()) return text("live");
       const { last } = wb.store.range, behind = wb.recorded.secondsBehind(view.stepId);
       const words = behind === null ? wb.format.plural(last - view.stepId, "step") : `${wb.format.fixed(behind, 1)} s`;
-      return `of ${wb.format.count(last)} · ${words} behind live`;
+      return text("of {last} · {time} behind live", { last, time: words });
     }
 
     drawScrubber(view, step) {
@@ -103,7 +105,7 @@
       drawLabels(g, width, x);
       drawThumb(g, x);
       const { first, last } = wb.store.range;
-      const told = { valuemin: first, valuemax: last, valuenow: step, valuetext: `step ${wb.format.count(view.stepId)}, ${this.note(view)}` };
+      const told = { valuemin: first, valuemax: last, valuenow: step, valuetext: `${text("step {step}", { step: view.stepId })}, ${this.note(view)}` };
       for (const [name, value] of Object.entries(told)) scrubber.setAttribute(`aria-${name}`, String(value));
     }
   }

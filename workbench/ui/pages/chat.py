@@ -13,12 +13,18 @@ from workbench.ui.chat_widgets import ChatWidgets
 from workbench.ui.components.block_map import compact_map
 from workbench.ui.components.chat_tools import chat_tools
 from workbench.ui.load_handlers import LoadHandlers
+from workbench.ui.localized import localized
 from workbench.ui.sidebar import Sidebar
 from workbench.ui.suggestions import SUGGESTIONS
 
-EMPTY_CHAT: Final = (
-    "<div class='wb-empty'><b>Ask the model something.</b><br>"
-    "The engine computes every answer here; its blocks, steps and figures are shown beside it.</div>"
+EMPTY_CHAT: Final = "".join(
+    (
+        "<div class='wb-empty'><b>",
+        str(localized("Ask the model something.")),
+        "</b><br>",
+        str(localized("The engine computes every answer here; its blocks, steps and figures are shown beside it.")),
+        "</div>",
+    )
 )
 
 
@@ -89,7 +95,7 @@ def _chatbot() -> gr.Chatbot:
     return gr.Chatbot(
         [],
         show_label=False,
-        label="Conversation",
+        label=localized("Conversation"),
         layout="panel",
         height=None,
         placeholder=EMPTY_CHAT,
@@ -128,9 +134,10 @@ def _edit_bar() -> dict[str, Any]:
 
 def _suggestion_row() -> dict[str, Any]:
     with gr.Row(elem_classes="wb-try"):
-        gr.HTML('<span class="wb-sub">Try</span>', elem_classes="wb-try-label")
+        gr.HTML(f'<span class="wb-sub">{localized("Try")}</span>', elem_classes="wb-try-label")
         suggestions = [
-            gr.Button(item.label, size="sm", elem_classes="wb-suggestion", min_width=0) for item in SUGGESTIONS
+            gr.Button(localized(item.label), size="sm", elem_classes="wb-suggestion", min_width=0)
+            for item in SUGGESTIONS
         ]
         clear = _small_button("New chat", "wb-clear")
         regenerate = _small_button("Regenerate", "wb-regenerate", interactive=False)
@@ -141,8 +148,8 @@ def _send_row() -> dict[str, Any]:
     with gr.Row(elem_classes="wb-send-row"):
         message = gr.Textbox(
             show_label=False,
-            label="Message",
-            placeholder="Message…  Enter sends, Shift+Enter breaks the line",
+            label=localized("Message"),
+            placeholder=localized("Message…  Enter sends, Shift+Enter breaks the line"),
             lines=1,
             max_lines=8,
             container=False,
@@ -150,21 +157,26 @@ def _send_row() -> dict[str, Any]:
             autofocus=True,
             min_width=0,
         )
-        stop = gr.Button("Stop", interactive=False, elem_id="wb-stop", elem_classes="wb-tall", min_width=0)
-        send = gr.Button("Send", variant="primary", elem_id="wb-send", elem_classes="wb-tall", min_width=0)
+        stop = gr.Button(localized("Stop"), interactive=False, elem_id="wb-stop", elem_classes="wb-tall", min_width=0)
+        send = gr.Button(localized("Send"), variant="primary", elem_id="wb-send", elem_classes="wb-tall", min_width=0)
     return {"message": message, "stop": stop, "send": send}
 
 
 def _load_card() -> dict[str, Any]:
     with gr.Column(elem_classes="wb-card", min_width=0):
-        gr.HTML('<h3>Load the engine</h3><p class="wb-note">Sends real requests that share the pool with yours.</p>')
-        button = gr.Button(f"Add {REQUESTS_PER_CLICK} background requests", size="sm", elem_id="wb-background")
+        title, words = localized("Load the engine"), localized("Sends real requests that share the pool with yours.")
+        gr.HTML(f'<h3>{title}</h3><p class="wb-note">{words}</p>')
+        button = gr.Button(
+            localized(f"Add {REQUESTS_PER_CLICK} background requests"), size="sm", elem_id="wb-background"
+        )
         with gr.Row(elem_classes="wb-button-row"):
-            burst = gr.Button("Shared-prefix burst", size="sm", elem_id="wb-burst", min_width=0)
-            preempt = gr.Button("Force preemption", size="sm", elem_id="wb-preempt", min_width=0)
+            burst = gr.Button(localized("Shared-prefix burst"), size="sm", elem_id="wb-burst", min_width=0)
+            preempt = gr.Button(localized("Force preemption"), size="sm", elem_id="wb-preempt", min_width=0)
         note = gr.HTML("", elem_id="wb-background-note")
     return {"add_background": button, "add_burst": burst, "preempt": preempt, "background_note": note}
 
 
 def _small_button(label: str, elem_id: str, *, interactive: bool = True) -> gr.Button:
-    return gr.Button(label, size="sm", interactive=interactive, min_width=0, elem_id=elem_id, elem_classes="wb-small")
+    return gr.Button(
+        localized(label), size="sm", interactive=interactive, min_width=0, elem_id=elem_id, elem_classes="wb-small"
+    )

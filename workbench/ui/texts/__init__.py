@@ -1,7 +1,8 @@
 """Every word of the page in the visitor's language.
 
 The English stands where it is used and is the key to `zh.json`; numbers and names go into its
-placeholders. Python asks `Texts`, the page's scripts ask `wb.text`, and Gradio's labels are `label`.
+placeholders. Python asks `Texts`, the page's scripts ask `wb.text`, and Gradio's labels are
+`localized`.
 All three read the same table; a test finds every text that is not in it.
 """
 
@@ -12,9 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Any, Final
-
-import gradio as gr
+from typing import Final
 
 from workbench.ui import numbers
 
@@ -39,25 +38,6 @@ class Texts:
 
 ENGLISH: Final = Texts("en")
 CHINESE: Final = Texts("zh")
-
-
-def label(english: str) -> Any:
-    """Return a text for a Gradio component, which the browser shows in its visitor's language."""
-    return _GRADIO_TEXTS(english)
-
-
-def gradio_texts() -> gr.I18n:
-    """Return the tables for Gradio, which calls the languages by the browser's names for them."""
-    return _GRADIO_TEXTS
-
-
-_GRADIO_TEXTS: Final = gr.I18n(**{"en": {english: english for english in CHINESE_TABLE}, "zh-CN": dict(CHINESE_TABLE)})
-
-
-def texts_for(request: gr.Request | None) -> Texts:
-    """Return the texts in the language of whoever an event comes from."""
-    headers: Mapping[str, str] = {} if request is None or not hasattr(request, "headers") else request.headers
-    return CHINESE if language_of(headers.get("cookie", ""), headers.get("accept-language", "")) == "zh" else ENGLISH
 
 
 def language_of(cookies: str, accepted: str) -> str:
