@@ -155,7 +155,7 @@
         const wanted = this.cursor;
         let frame = null, error = null;
         try { frame = await readFrame(wanted); } catch (caught) { error = String(caught.message || caught); }
-        // if (!this.isFrozen()) return;
+        if (!this.isFrozen()) return;
         if (frame && !this.isSameEngine(frame)) { this.follow(); return; }
         const isNewest = this.cursor === wanted;
         if (frame) this.show(Snapshot.of(frame), isNewest ? wanted : this.cursor, frame.body.transfers);
