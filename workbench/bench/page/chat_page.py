@@ -73,7 +73,9 @@ class Load:
 @contextlib.contextmanager
 def visitor(browser: Browser, url: str) -> Iterator[Page]:
     """Yield the page, opened by a visitor of one's own who has seen the guided tour and lets things move."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="no-preference")
+    context = browser.new_context(
+        viewport={"width": 1440, "height": 900}, reduced_motion="no-preference", locale="en-US"
+    )
     context.add_init_script("try { localStorage.setItem('wb-guide', 'done'); } catch { /* no page yet */ }")
     try:
         yield open_page(context.new_page(), url)
