@@ -21,7 +21,7 @@
   }
 
   function queuePlace(view, request) {
-    return [...view.requests.values()].filter((r) => r.status === "waiting").indexOf(request) + 1;
+    return [...view.requests.values()].filter((r) => r.status !== "running").indexOf(request) + 1;
   }
 
   /** The living sequences of a request: its answers and beams are named "r5", "r5.1", "r5.2". */
