@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from tests.server.fake_service import FakeService
 from tests.server.live_client import LiveClient, states_in
 from tests.telemetry.chunk_reader import Chunk, read_chunk
+from workbench.engine.messages import ServiceState
 from workbench.server.feed import SLICE, LiveFeed
 from workbench.server.live import build_live_router
 from workbench.telemetry.frames import Frame, decode
@@ -241,3 +243,22 @@ def test_nothing_is_folded_while_nobody_asks(service: FakeService) -> None:
     feed = LiveFeed(service, explain)
     run_random_steps(service, 50)
     assert (feed.state.step_id, feed.history.last_step) == (-1, -1)
+
+
+def test_history_is_empty_while_no_engine_is_loaded(service: FakeService, http: TestClient) -> None:
+    service.status = msgspec.structs.replace(service.status, state=ServiceState.LOADING, epoch=0, num_blocks=0)
+    known = http.get("/history/range").json()
+    assert (known["epoch"], known["first"], known["last"], known["num_blocks"]) == (0, -1, -1, 0)
+    assert steps_of(http).rows == []
+    response = http.get("/history/frame", params={"step": 0})
+    assert (response.status_code, response.json()) == (404, {"error": "step 0 is not recorded: no step is yet"})
+
+
+@pytest.mark.parametrize("number", [-(10**30), -5, 10**6, 2**63, 10**30])
+def test_numbers_out_of_any_range_are_answered(service: FakeService, http: TestClient, number: int) -> None:
+    run_random_steps(service, 5)
+    assert http.get("/history/frame", params={"step": number}).status_code == 404
+    assert http.get("/history/step", params={"step": number}).status_code == 404
+    expected = [0, 1, 2, 3, 4] if number < 0 else []
+    assert steps_of(http, after=number, epoch=1).steps == expected
+    assert len(steps_of(http, after=-1, epoch=number, limit=number).steps) == (1 if number < 0 else 5)

@@ -16,7 +16,7 @@ from workbench.errors import WorkbenchError
 from workbench.telemetry.live_requests import LiveRequest
 from workbench.telemetry.live_state import LiveState
 from workbench.telemetry.records import StepRecord
-from workbench.telemetry.step_rows import StepRow, encode_chunk, make_row
+from workbench.telemetry.step_rows import StepRow, encode_chunk, keys_in, make_row
 
 MIN_INTERVAL: Final = 32
 """Steps between two keyframes of a pool of up to 8,192 blocks. Of a larger one fewer are kept, so that the keyframes
@@ -154,13 +154,12 @@ class History:
 
     def rows_after(self, step_id: int, most: int) -> list[StepRow]:
         """Return up to `most` rows of the steps after `step_id`, or the first ones when it is before them."""
-        start = max(0, step_id + 1 - self.first_step)
+        start = min(max(0, step_id + 1 - self.first_step), len(self._rows))
         return list(islice(self._rows, start, start + most))
 
     def facts_of(self, rows: list[StepRow]) -> list[RequestFacts]:
         """Return the facts of every request in some rows, in the order of their keys."""
-        keys = {entry[0] for row in rows for entry in row.unpack_entries()}
-        return [self._facts[key] for key in sorted(keys)]
+        return [self._facts[key] for key in keys_in(rows)]
 
     def chunk(self, instance: int, after: int, most: int) -> bytes:
         """Return the steps after one as a message, see `step_rows`."""

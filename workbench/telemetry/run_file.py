@@ -101,11 +101,17 @@ def write_run(
         first_step=records[0].step_id,
         num_steps=len(records),
     )
+    return _compress(msgspec.json.encode(line) for line in _lines(header, base, records, redaction))
+
+
+def _lines(
+    header: RunHeader, base: LiveState, records: Sequence[StepRecord], redaction: Redaction | None
+) -> Iterator[RunHeader | SavedState | StepRecord]:
+    yield header
     saved = save_state(base)
-    if redaction is not None:
-        saved, records = redaction.state(saved), [redaction.record(record) for record in records]
-    lines = (msgspec.json.encode(line) for line in (header, saved, *records))
-    return _compress(lines)
+    yield saved if redaction is None else redaction.state(saved)
+    for record in records:
+        yield record if redaction is None else redaction.record(record)
 
 
 def _compress(lines: Iterator[bytes]) -> Iterator[bytes]:

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from workbench.telemetry.live_requests import LiveRequest
 from workbench.telemetry.live_state import LiveState
 from workbench.telemetry.records import RequestStatus, StepRecord
@@ -32,6 +34,8 @@ HEADER: Final = struct.Struct("<4sHHIIiIII")
 ROW: Final = struct.Struct("<IfdIIIIHHII")
 FIRST_ENTRY: Final = struct.Struct("<I")
 ENTRY: Final = struct.Struct("<IIBBH")
+
+_ENTRY_DTYPE: Final = np.dtype([("key", "<u4"), ("rest", "V8")])
 
 WAITING: Final = 0
 PREFILL: Final = 1
@@ -87,6 +91,13 @@ def _pack_entry(request: LiveRequest) -> bytes:
     if kind == WAITING and tokens:
         kind = PREFILL if state.is_prefill else DECODE
     return ENTRY.pack(request.key, tokens, kind, request.happened, min(state.num_new_tokens, _MOST_U16))
+
+
+def keys_in(rows: Iterable[StepRow]) -> list[int]:
+    """Return the keys of all requests in some rows, ascending."""
+    entries = np.frombuffer(b"".join(row.entries for row in rows), _ENTRY_DTYPE)
+    keys: list[int] = np.unique(entries["key"]).tolist()
+    return keys
 
 
 def encode_chunk(instance: int, epoch: int, rows: Sequence[StepRow], requests: Iterable[list[Any]]) -> bytes:
