@@ -21,14 +21,16 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
 SINGLES = (
     Setting(False, 8, 2048, False, True),
-    Setting(False, 16, 16, False, False),
-    Setting(False, 32, 2048, False, False),
+    Setting(False, 16, 16, False, False, kv_layout="contiguous"),
+    Setting(False, 32, 2048, False, False, kv_layout="contiguous"),
 )
 """One by one is slow, so these share the prompts among them."""
 BATCHES = (
-    Setting(True, 8, 16, True, False),
+    Setting(True, 8, 16, True, False, kv_layout="contiguous"),
     Setting(True, 16, 2048, True, True),
-    Setting(True, 32, 16, True, True),
+    Setting(True, 32, 16, True, True, "swap"),
+    Setting(True, 8, 2048, True, False, "swap"),
+    Setting(True, 16, 16, True, False, "swap"),
     Setting(True, 16, 2048, False, False),
 )
 
@@ -83,7 +85,8 @@ def test_answers_equal_the_reference_when_batched(setting: Setting, golden: Gold
     assert result.num_positions == NUM_NEW_TOKENS * 16 * (2 if setting.has_prefix_cache else 1)
     assert (result.num_cached_tokens > 0) == setting.has_prefix_cache
     assert len(result.ties) <= MAX_TIE_FRACTION * result.num_positions
-    assert (result.num_preemptions > 0) == setting.has_small_pool
+    assert (result.num_preemptions > 0) == setting.is_preempting
+    assert (result.num_swapped_blocks > 0) == (setting.preemption_mode == "swap")
 
 
 @pytest.mark.slow_reference

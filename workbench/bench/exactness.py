@@ -1,4 +1,4 @@
-"""Greedy answers against Hugging Face `generate`, token for token, over every combination of settings.
+"""Greedy answers and beams against Hugging Face `generate`, token for token, over every combination of settings.
 
 Where the reference itself is within 1e-3 of a tie, the other token is accepted; the engine is then
 asked again with the reference's tokens as context, so that everything after it is compared too.
@@ -9,18 +9,20 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from workbench.bench.command_line import log
 from workbench.bench.report import Report, describe_environment
-from workbench.config import BLOCK_SIZES, DEFAULT_MODEL
+from workbench.config import BLOCK_SIZES, DEFAULT_MODEL, KV_LAYOUTS
 from workbench.models.default_model import resolve_model_path
 from workbench.sampling_params import SamplingParams
+from workbench.telemetry.records import StepRecord, TransferKind
 
 if TYPE_CHECKING:
+    from workbench.bench.beams import BeamCase
     from workbench.bench.golden import Golden, GoldenCase
     from workbench.bench.reference import ReferenceAnswer
     from workbench.llm import LLM
@@ -47,11 +49,33 @@ class Setting:
     """A pool that holds little more than the longest request, so that others are preempted."""
     has_prefix_cache: bool
     """Every prompt is sent twice, the second time to a cache that holds its blocks unless they were evicted."""
+    preemption_mode: str = "recompute"
+    """What becomes of the preempted."""
+    kv_layout: str = "paged"
 
     def __str__(self) -> str:
         parts = ("batch" if self.is_batched else "single", f"block{self.block_size}")
         pool, cache = "small" if self.has_small_pool else "ample", "cache" if self.has_prefix_cache else "nocache"
-        return "-".join((*parts, f"budget{self.max_num_batched_tokens}", cache, pool))
+        ways = (self.preemption_mode,) if self.is_preempting else ()
+        return "-".join((*parts, f"budget{self.max_num_batched_tokens}", cache, pool, *ways, self.kv_layout))
+
+    @property
+    def makes_sense(self) -> bool:
+        """Whether it differs from all others in what happens.
+
+        A request alone is never preempted, and contiguous ones neither, since they reserve what they may need; nor do
+        these have a prefix cache.
+        """
+        if self.kv_layout == "contiguous" and self.has_prefix_cache:
+            return False
+        return (self.is_batched or not self.has_small_pool) and (
+            self.is_preempting or self.preemption_mode == "recompute"
+        )
+
+    @property
+    def is_preempting(self) -> bool:
+        """Whether some requests have to make room for others while they run."""
+        return self.has_small_pool and self.kv_layout == "paged"
 
     def engine_fields(self, cases: Sequence[GoldenCase]) -> dict[str, Any]:
         """Return the EngineConfig fields of this setting."""
@@ -59,6 +83,8 @@ class Setting:
             "block_size": self.block_size,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "enable_prefix_caching": self.has_prefix_cache,
+            "preemption_mode": self.preemption_mode,
+            "kv_layout": self.kv_layout,
         }
         if self.has_small_pool:
             longest = max(len(case.prompt_token_ids) + len(case.answer.token_ids) for case in cases)
@@ -67,11 +93,11 @@ class Setting:
 
 
 ALL_SETTINGS: Final = tuple(
-    Setting(is_batched, block_size, budget, has_small_pool, has_prefix_cache)
-    for is_batched, block_size, budget, has_small_pool, has_prefix_cache in itertools.product(
-        (False, True), BLOCK_SIZES, TOKEN_BUDGETS, (False, True), (False, True)
+    setting
+    for values in itertools.product(
+        (False, True), BLOCK_SIZES, TOKEN_BUDGETS, (False, True), (False, True), ("recompute", "swap"), KV_LAYOUTS
     )
-    if is_batched or not has_small_pool  # a request alone is never preempted
+    if (setting := Setting(*values)).makes_sense
 )
 
 
@@ -83,10 +109,16 @@ class Comparison:
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens that were found in the cache and not computed."""
+    num_swapped_blocks: int = 0
+    """Blocks that were brought back from host memory."""
     ties: list[str] = field(default_factory=list)
     """Positions where the engine took the other token of a tie: `prompt@position`."""
     mismatches: list[str] = field(default_factory=list)
     """Positions where it was wrong: `prompt@position: 5 instead of 7`."""
+
+    def count_swapped(self, record: StepRecord) -> None:
+        """Note what a step brought back from host memory."""
+        self.num_swapped_blocks += sum(transfer.kind is TransferKind.SWAP_IN for transfer in record.transfers)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,37 +126,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--record", action="store_true", help="derive the reference answers, write tests/golden, stop")
     source.add_argument("--golden", action="store_true", help="take the recorded answers instead of deriving them now")
-    parser.add_argument("--only", metavar="TEXT", help="only settings whose name contains this, for example small")
+    parser.add_argument("--only", metavar="TEXT", help="only settings whose name contains this: small, swap, beams, …")
 
 
 def run(args: argparse.Namespace) -> Report:
     """Compare all settings with the reference; the report fails on any mismatch or too many ties."""
+    from workbench.bench.beams import load_cases, save_cases
     from workbench.bench.golden import GOLDEN_PATH, load_golden, save_golden
 
     path = resolve_model_path(DEFAULT_MODEL)
     if args.golden:
-        golden = load_golden()
+        golden, beam_cases = load_golden(), load_cases()
         golden.check_model(path)
     else:
-        golden = derive_golden(path)
+        golden, beam_cases = derive_golden(path)
     if args.record:
         save_golden(golden, GOLDEN_PATH)
-        log(f"wrote {GOLDEN_PATH}")
-    settings = [setting for setting in ALL_SETTINGS if not args.record and (args.only or "") in str(setting)]
+        save_cases(beam_cases, golden)
+        log(f"wrote {GOLDEN_PATH} and the beams beside it")
+    only = args.only or ""
+    settings = [setting for setting in ALL_SETTINGS if not args.record and only in str(setting)]
     results = {}
     for number, setting in enumerate(settings, 1):
-        results[str(setting)] = result = run_setting(setting, golden.cases)
+        results[setting] = result = run_setting(setting, golden.cases)
         log(
             f"{number}/{len(settings)} {setting}: {result.num_positions} tokens, {len(result.mismatches)} wrong, "
-            f"{len(result.ties)} ties, {result.num_preemptions} preemptions, {result.num_cached_tokens} cached"
+            f"{len(result.ties)} ties, {result.num_preemptions} preemptions, {result.num_cached_tokens} cached, "
+            f"{result.num_swapped_blocks} blocks swapped"
         )
         for line in (*result.mismatches, *result.ties):
             log(f"    {line}")
-    return _report(results, golden, "recorded" if args.golden else "derived in this run")
+    searches = {} if args.record or only not in "beams" else run_beams(beam_cases)
+    return _report(results, searches, golden, "recorded" if args.golden else "derived in this run")
 
 
-def derive_golden(path: Path) -> Golden:
-    """Let transformers answer every prompt, one by one. Takes minutes."""
+def derive_golden(path: Path) -> tuple[Golden, tuple[BeamCase, ...]]:
+    """Let transformers answer every prompt, one by one, greedily and with beams. Takes minutes."""
+    from workbench.bench.beams import derive_cases
     from workbench.bench.golden import Golden, GoldenCase, sha256_of
     from workbench.bench.prompts import exactness_prompts
     from workbench.bench.reference import ReferenceModel
@@ -132,12 +170,29 @@ def derive_golden(path: Path) -> Golden:
     from workbench.models.tokenizer import Tokenizer
 
     reference = ReferenceModel(path)
+    tokenizer = Tokenizer(GGUFFile(path).metadata)
+    prompts = exactness_prompts(tokenizer)
     cases = []
-    for name, ids in exactness_prompts(Tokenizer(GGUFFile(path).metadata)).items():
+    for name, ids in prompts.items():
         log(f"reference answer to {name}, {len(ids)} tokens")
         cases.append(GoldenCase(name, tuple(ids), reference.answer(ids, NUM_NEW_TOKENS)))
+    log("reference beams")
     versions = {library: importlib.metadata.version(library) for library in ("transformers", "torch")}
-    return Golden(sha256_of(path), versions, tuple(cases))
+    golden = Golden(sha256_of(path), versions, tuple(cases))
+    return golden, derive_cases(reference, prompts, tokenizer.eos_token_ids)
+
+
+def run_beams(cases: Sequence[BeamCase]) -> dict[str, list[str]]:
+    """Run all beam searches on an engine of their own; return of each what differs from the reference."""
+    from workbench.bench.beams import compare_all
+    from workbench.llm import LLM
+
+    with LLM(DEFAULT_MODEL) as llm:
+        found = compare_all(llm, cases)
+    log(f"beams: {len(found)} searches, {sum(map(bool, found.values()))} wrong")
+    for line in itertools.chain(*found.values()):
+        log(f"    {line}")
+    return found
 
 
 def run_setting(setting: Setting, cases: Sequence[GoldenCase]) -> Comparison:
@@ -146,6 +201,7 @@ def run_setting(setting: Setting, cases: Sequence[GoldenCase]) -> Comparison:
 
     comparison = Comparison()
     with LLM(DEFAULT_MODEL, **setting.engine_fields(cases)) as llm:
+        llm.service.subscribe(comparison.count_swapped)
 
         def continue_from(context: Sequence[int], num_tokens: int) -> Sequence[int]:
             return _generate(llm, [context], num_tokens, comparison)[0]
@@ -189,18 +245,19 @@ def compare(case: GoldenCase, answer: Sequence[int], continue_from: Continue, co
         actual = [*forced, *(continue_from([*case.prompt_token_ids, *forced], rest) if rest else ())]
 
 
-def _report(results: dict[str, Comparison], golden: Golden, source: str) -> Report:
+def _report(results: dict[Setting, Comparison], searches: dict[str, list[str]], golden: Golden, source: str) -> Report:
     num_positions = sum(result.num_positions for result in results.values())
     num_ties = sum(len(result.ties) for result in results.values())
     num_mismatches = sum(len(result.mismatches) for result in results.values())
-    unpreempted = [name for name, result in results.items() if name.endswith("small") and not result.num_preemptions]
+    wrong_searches = [name for name, found in searches.items() if found]
     failures = []
     if num_mismatches:
         failures.append(f"{num_mismatches} answers differ from the reference")
+    if wrong_searches:
+        failures.append(f"beam searches differ from the reference: {', '.join(wrong_searches)}")
     if num_ties > MAX_TIE_FRACTION * num_positions:
         failures.append(f"{num_ties} ties among {num_positions} tokens are more than {MAX_TIE_FRACTION:.0%}")
-    if unpreempted:
-        failures.append(f"nothing was preempted in {', '.join(unpreempted)}, so these showed nothing")
+    failures += [f"{line}, so these showed nothing" for line in _idle(results)]
     figures = {
         "settings_count": len(results),
         "prompts_count": len(golden.cases),
@@ -209,6 +266,9 @@ def _report(results: dict[str, Comparison], golden: Golden, source: str) -> Repo
         "ties_count": num_ties,
         "ties_percent": 100 * num_ties / num_positions if num_positions else 0.0,
         "preemptions_count": sum(result.num_preemptions for result in results.values()),
+        "swapped_blocks_count": sum(result.num_swapped_blocks for result in results.values()),
+        "beam_searches_count": len(searches),
+        "beam_mismatches_count": len(wrong_searches),
     }
     settings = {
         "model": DEFAULT_MODEL,
@@ -216,6 +276,19 @@ def _report(results: dict[str, Comparison], golden: Golden, source: str) -> Repo
         "reference": f"transformers {golden.made_with['transformers']} generate, float32, {source}",
         "new_tokens": NUM_NEW_TOKENS,
         "prompt_tokens": [len(case.prompt_token_ids) for case in golden.cases],
-        "combinations": list(results),
+        "combinations": list(map(str, results)),
+        "beam_searches": list(searches),
     }
     return Report(figures, settings, describe_environment(), "; ".join(failures) or None)
+
+
+def _idle(results: dict[Setting, Comparison]) -> Iterator[str]:
+    """Say where what a setting is there for did not happen."""
+    preempting = {setting: result for setting, result in results.items() if setting.is_preempting}
+    swapping = {setting: result for setting, result in preempting.items() if setting.preemption_mode == "swap"}
+    unpreempted = [str(setting) for setting, result in preempting.items() if not result.num_preemptions]
+    unswapped = [str(setting) for setting, result in swapping.items() if not result.num_swapped_blocks]
+    if unpreempted:
+        yield f"nothing was preempted in {', '.join(unpreempted)}"
+    if unswapped:
+        yield f"nothing was swapped in {', '.join(unswapped)}"

@@ -8,7 +8,7 @@ differently from the model's real one, and a comparison must not depend on it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +29,16 @@ class ReferenceAnswer:
 
 
 @dataclass(frozen=True)
+class Beam:
+    """One answer of a beam search."""
+
+    token_ids: tuple[int, ...]
+    """Up to the end token, if there is one."""
+    score: float
+    """Sum of log-probabilities / number of tokens."""
+
+
+@dataclass(frozen=True)
 class BatchAnswer:
     """The rows of one static batch, and when each of its steps ended."""
 
@@ -38,7 +48,7 @@ class BatchAnswer:
 
 
 class ReferenceModel:
-    """A Hugging Face model in float32 with greedy `generate`, end-of-text ignored."""
+    """A Hugging Face model in float32 with `generate`, greedy or with beams. Only beams end at an end token."""
 
     def __init__(self, path: Path, num_threads: int | None = None) -> None:
         """Load the GGUF file at `path`; about ten seconds for the default model.
@@ -69,6 +79,25 @@ class ReferenceModel:
                 ties[position] = others
         return ReferenceAnswer(tuple(token_ids), ties)
 
+    def beams(
+        self, prompt_token_ids: Sequence[int], width: int, max_tokens: int, end_token_ids: Iterable[int]
+    ) -> tuple[Beam, ...]:
+        """Return the `width` answers of a beam search of that width, best first."""
+        ends = sorted(end_token_ids)
+        output = self._generate(
+            [list(prompt_token_ids)],
+            max_tokens,
+            num_beams=width,
+            num_return_sequences=width,
+            eos_token_id=ends or None,
+            output_scores=True,
+        )
+        rows = output.sequences[:, len(prompt_token_ids) :].tolist()
+        return tuple(
+            Beam(_up_to_end(row, ends), score)
+            for row, score in zip(rows, output.sequences_scores.tolist(), strict=True)
+        )
+
     def answer_batch(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> BatchAnswer:
         """Return the greedy answers to a static batch, padded on the left, all `max_tokens` long."""
         watch = _stopwatch()
@@ -96,6 +125,12 @@ class ReferenceModel:
                 return_dict_in_generate=True,
                 **options,
             )
+
+
+def _up_to_end(row: Sequence[int], end_token_ids: Sequence[int]) -> tuple[int, ...]:
+    """Cut the padding behind the first end token."""
+    length = next((i for i, token_id in enumerate(row, 1) if token_id in end_token_ids), len(row))
+    return tuple(row[:length])
 
 
 def _stopwatch() -> Any:
