@@ -95,6 +95,25 @@ def test_websocket_resumes_with_a_delta_when_the_client_names_its_state(service:
     assert client.states() == states_in(service.pool_snapshot())
 
 
+def test_websocket_first_frame_is_the_present_after_a_long_time_without_a_client(service: FakeService) -> None:
+    run_random_steps(service, 6 * SLICE + 3)
+    app = FastAPI()
+    app.include_router(build_live_router(service, explain, heartbeat_s=60))
+    client = LiveClient()
+    with TestClient(app) as http, http.websocket_connect("/live") as socket:
+        assert client.apply(socket.receive_bytes()).step_id == 6 * SLICE + 2
+    assert client.states() == states_in(service.pool_snapshot())
+
+
+def test_websocket_shows_that_it_lives_while_it_catches_up(service: FakeService) -> None:
+    run_random_steps(service, 6 * SLICE + 3)
+    app = FastAPI()
+    app.include_router(build_live_router(service, explain, heartbeat_s=0))
+    with TestClient(app) as http, http.websocket_connect("/live") as socket:
+        steps = [LiveClient().apply(socket.receive_bytes()).step_id]
+    assert steps[0] < 6 * SLICE + 2
+
+
 def test_websocket_sends_heartbeats_when_nothing_changes(http: TestClient) -> None:
     client = LiveClient()
     with http.websocket_connect("/live") as socket:

@@ -78,18 +78,20 @@ def build_live_router(
 async def _send_frames(
     socket: WebSocket, feed: LiveFeed, base: int, gone: asyncio.Task[None], interval_s: float, heartbeat_s: float
 ) -> None:
+    """A client that comes after a long time without any waits for the present; meanwhile heartbeats show the past."""
     loop = asyncio.get_running_loop()
-    epoch = feed.state.epoch
-    last_sent_s = -heartbeat_s
+    epoch, is_first = feed.state.epoch, True
+    last_sent_s = loop.time()
     while not gone.done():
         is_behind = feed.drain_slice()
         if feed.state.epoch != epoch:
             base, epoch = 0, feed.state.epoch
         version, waited_s = feed.state.version, loop.time() - last_sent_s
-        if (version != base and waited_s >= interval_s) or waited_s >= heartbeat_s:
+        is_due = is_first or (version != base and waited_s >= interval_s)
+        if (is_due and not is_behind) or waited_s >= heartbeat_s:
             with contextlib.suppress(WebSocketDisconnect):  # `gone` ends the loop
                 await socket.send_bytes(feed.frame(base))
-            base, last_sent_s = version, loop.time()
+            base, is_first, last_sent_s = version, False, loop.time()
         await asyncio.wait({gone}, timeout=0 if is_behind else interval_s)
 
 
