@@ -436,6 +436,26 @@ def test_filters_keep_the_rows_that_they_name(shown: tuple[Page, list[StepRecord
     assert rows() == [arrivals[2]]
 
 
+def test_long_queue_leaves_those_that_run_in_sight(serve: Serve, open_page: OpenPage) -> None:
+    service = FakeService(num_blocks=64)
+    for _ in range(64):  # 24 of them may run at a time
+        service.engine.add(2, 50)
+    last = service.step().step_id
+    page = open_page().page
+    open_timeline(page, serve(build_timeline_app(service)).url)
+    wait_for_history(page, last)
+    assert [request.request_id for request in service.engine.running] == [f"r{i}" for i in range(1, 25)]
+    shown_rows = "v.rows.slice(v.layout.firstRow, v.layout.firstRow + v.layout.numRows).map(r => r.id)"
+    assert read(page, shown_rows)[-5:] == ["r24", "r25", "r26", "r27", "r28"]
+    page.locator(CANVAS).hover(position={"x": 40, "y": 300})
+    page.mouse.wheel(0, 4000)
+    page.wait_for_function(
+        f"() => {{ const v = {VIEW}; return v.rows.length - v.layout.firstRow === v.layout.numRows; }}"
+    )
+    page.mouse.wheel(0, -80)
+    page.wait_for_function(f"() => {VIEW}.shownBelow === 2")
+
+
 def reasons(page: Page) -> list[str]:
     """The lines of the inspector as whole sentences."""
     more = part(page, "reasonsMore")
