@@ -226,7 +226,7 @@ def _latency(stats: AnswerStats, say: Texts, mark: Callable[[str], str]) -> list
     return [
         f"TTFT {mark(numbers.milliseconds(stats.ttft_s))}",
         f"ITL p50 {mark(itl_p50)} / p95 {mark(itl_p95)}",
-        f"{mark(numbers.rate(stats.tokens_per_s))} tok/s",
+        say("{rate} tok/s", rate=mark(numbers.rate(stats.tokens_per_s))),
     ]
 
 

@@ -14,18 +14,16 @@ from workbench.ui.components.block_map import compact_map
 from workbench.ui.components.chat_tools import chat_tools
 from workbench.ui.load_handlers import LoadHandlers
 from workbench.ui.localized import localized
+from workbench.ui.notes import note
 from workbench.ui.sidebar import Sidebar
 from workbench.ui.suggestions import SUGGESTIONS
 
-EMPTY_CHAT: Final = "".join(
-    (
-        "<div class='wb-empty'><b>",
-        str(localized("Ask the model something.")),
-        "</b><br>",
-        str(localized("The engine computes every answer here; its blocks, steps and figures are shown beside it.")),
-        "</div>",
-    )
+# Gradio translates one text in each string of a component, so these are one, and their first line stands out.
+EMPTY_TEXT: Final = localized(
+    "Ask the model something.\n"
+    "The engine computes every answer here; its blocks, steps and figures are shown beside it."
 )
+EMPTY_CHAT: Final = f"<div class='wb-empty wb-empty-chat'>{EMPTY_TEXT}</div>"
 
 
 def build_chat_page(page: gr.Blocks, service: EngineService, sidebar: Sidebar) -> None:
@@ -113,19 +111,19 @@ def _chatbot() -> gr.Chatbot:
 def _context_bar() -> dict[str, Any]:
     """Says that the context is full, and offers what helps."""
     with gr.Row(elem_classes="wb-bar-row", visible=False) as bar:
-        note = gr.HTML("", elem_id="wb-context-note")
+        words = gr.HTML("", elem_id="wb-context-note")
         button = _small_button("Drop the oldest turns", "wb-drop-oldest")
-    return {"context_bar": bar, "context_note": note, "drop_oldest": button}
+    return {"context_bar": bar, "context_note": words, "drop_oldest": button}
 
 
 def _edit_bar() -> dict[str, Any]:
     """Says which message is edited."""
     with gr.Row(elem_classes="wb-bar-row", visible=False) as bar:
-        note = gr.HTML("", elem_id="wb-edit-note")
+        words = gr.HTML("", elem_id="wb-edit-note")
         button = _small_button("Cancel", "wb-edit-cancel")
     return {
         "edit_bar": bar,
-        "edit_note": note,
+        "edit_note": words,
         "cancel_edit": button,
         "edited": gr.Number(None, precision=0, visible=False),
         "earlier_session": gr.Textbox(None, visible=False),
@@ -164,16 +162,16 @@ def _send_row() -> dict[str, Any]:
 
 def _load_card() -> dict[str, Any]:
     with gr.Column(elem_classes="wb-card", min_width=0):
-        title, words = localized("Load the engine"), localized("Sends real requests that share the pool with yours.")
-        gr.HTML(f'<h3>{title}</h3><p class="wb-note">{words}</p>')
+        gr.HTML(f"<h3>{localized('Load the engine')}</h3>")
+        gr.HTML(note(localized("Sends real requests that share the pool with yours.")))
         button = gr.Button(
             localized(f"Add {REQUESTS_PER_CLICK} background requests"), size="sm", elem_id="wb-background"
         )
         with gr.Row(elem_classes="wb-button-row"):
             burst = gr.Button(localized("Shared-prefix burst"), size="sm", elem_id="wb-burst", min_width=0)
             preempt = gr.Button(localized("Force preemption"), size="sm", elem_id="wb-preempt", min_width=0)
-        note = gr.HTML("", elem_id="wb-background-note")
-    return {"add_background": button, "add_burst": burst, "preempt": preempt, "background_note": note}
+        said = gr.HTML("", elem_id="wb-background-note")
+    return {"add_background": button, "add_burst": burst, "preempt": preempt, "background_note": said}
 
 
 def _small_button(label: str, elem_id: str, *, interactive: bool = True) -> gr.Button:
