@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import urllib.request
 from pathlib import Path
@@ -78,3 +79,25 @@ def test_replay_shows_the_pixels_that_live_showed_at_the_same_steps(
             shown.wait_for_function("step => wb.store.view().stepId === step", arg=step_id)
             assert look_of(shown) == live[step_id], step_id
             assert shown_states(shown) == states[step_id]
+
+
+def test_bar_saves_the_run_and_its_trace(
+    service: EngineService, serve: Serve, open_page: OpenPage, tmp_path: Path
+) -> None:
+    page = open_page().page
+    open_map(page, serve(build_map_app(service)).url)
+    service.pause()
+    submit_random(service, random.Random(1), 3)
+    run_steps(service, 12)
+    last = service.pool_snapshot().step_id
+    wait_for_step(page, last)
+    saved = {}
+    for name in ("Save the recorded run", "Save the run as a trace"):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=name).click()
+        saved[name] = tmp_path / download.value.suggested_filename
+        download.value.save_as(saved[name])
+    run, trace = saved.values()
+    assert (run.name.split("-")[:2], run.suffix) == (["workbench", "run"], ".gz")
+    assert open_replay(run).recorder.since(-1)[-1].step_id == last
+    assert {event["ph"] for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]} >= {"X", "C", "M"}

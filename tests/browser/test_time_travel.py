@@ -210,6 +210,8 @@ def test_bar_freezes_steps_and_follows_live(serve: Serve, open_page: OpenPage) -
     expect(bar(page)).to_contain_text("behind live")
     bar(page).get_by_role("button", name="One step forward").click()
     wait_for_view(page, 37)
+    page.evaluate("wb.store.seek(19)")
+    expect(bar(page)).to_contain_text("step 19 of 39 · 1.0 s behind live")
     bar(page).get_by_role("button", name="Follow live").click()
     wait_for_view(page, 39)
     expect(page.locator("#wb-header [data-part=feed]")).to_have_text("live")

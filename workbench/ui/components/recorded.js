@@ -8,6 +8,7 @@
     history: null,
     reader: null,
     wantedAt: -LIVE_GAP_MS,
+    timer: null,
 
     /** Bring the arrays up to date: at most once a second for a live picture, as fast as the reader may for a frozen one. */
     want() {
@@ -18,9 +19,16 @@
       }
       const now = performance.now();
       const isFar = wb.store.live.stepId - this.history.last > 100;
-      if (!wb.store.isFrozen() && !isFar && now - this.wantedAt < LIVE_GAP_MS) return;
+      const wait = wb.store.isFrozen() || isFar ? 0 : this.wantedAt + LIVE_GAP_MS - now;
+      if (wait > 0) { this.wantLater(wait); return; }
       this.wantedAt = now;
       this.reader.want();
+    },
+
+    /** The engine may rest before the second is over: look again then. */
+    wantLater(wait) {
+      if (this.timer || !this.reader.isBehind()) return;
+      this.timer = setTimeout(() => { this.timer = null; wb.store.notify("cursor"); }, wait);
     },
 
     has(step) { return this.history !== null && this.reader.isSameEngine() && this.history.has(step); },

@@ -38,6 +38,8 @@
   class Travel {
     constructor(parts) {
       this.parts = parts;
+      parts.saveRun.href = wb.address("history/save");
+      parts.saveTrace.href = wb.address("history/trace");
       this.listen();
     }
 
