@@ -48,12 +48,13 @@ def recording(model: Path) -> Iterator[Recording]:
 
 
 def test_figures_name_the_worst_tab_and_percentiles_of_the_trials():
-    loads = {"Chat": Load((60, 58, 40), 0.2, 0.1, 10.0), "Blocks": Load((50, 52, 54), 0.1, 0.05, 9.0)}
+    loads = {"Chat": Load((60, 58, 40), 0.2, 0.15, 0.1, 10.0), "Blocks": Load((50, 52, 54), 0.1, 0.08, 0.05, 9.0)}
 
     assert figures(loads, [0.1] * 20 + [0.9], [0.2, 0.4, 0.6]) == pytest.approx(
         {
             "map_fps_p50": 52,
             "main_thread_fraction": 0.2,
+            "main_thread_cpu_fraction": 0.15,
             "stop_p50_ms": 100,
             "stop_p95_ms": 100,
             "tab_close_to_free_p50_ms": 400,
@@ -61,11 +62,13 @@ def test_figures_name_the_worst_tab_and_percentiles_of_the_trials():
             "chat_fps_p50": 58,
             "chat_fps_min": 40,
             "chat_main_thread_fraction": 0.2,
+            "chat_main_thread_cpu_fraction": 0.15,
             "chat_script_fraction": 0.1,
             "chat_updates_per_s": 10,
             "blocks_fps_p50": 52,
             "blocks_fps_min": 50,
             "blocks_main_thread_fraction": 0.1,
+            "blocks_main_thread_cpu_fraction": 0.08,
             "blocks_script_fraction": 0.05,
             "blocks_updates_per_s": 9,
         }

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from workbench.config import read_environment
-from workbench.errors import BackendUnavailableError
+from workbench.errors import BackendUnavailableError, EngineError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -52,10 +52,11 @@ def chromium() -> Iterator[Browser]:
 
     Raises:
         BackendUnavailableError: there is none, or playwright is not installed.
+        EngineError: the page did not do in time what it was asked for.
     """
     path = find_chromium()
     try:
-        from playwright.sync_api import sync_playwright
+        from playwright.sync_api import Error, sync_playwright
     except ImportError as error:
         raise BackendUnavailableError(
             "playwright, which drives the browser, is not installed: pip install -r requirements-dev.txt"
@@ -64,5 +65,7 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         try:
             yield browser
+        except Error as error:
+            raise EngineError(f"the page did not answer the browser: {error.message.splitlines()[0]}") from error
         finally:
             browser.close()

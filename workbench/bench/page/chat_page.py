@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from workbench.errors import EngineError
 
@@ -58,7 +59,9 @@ class Load:
     frames_per_s: tuple[int, ...]
     """Animation frames of each whole second."""
     main_thread_fraction: float
-    """Of the time in which the main thread ran a task."""
+    """Of the time in which the main thread ran a task, or waited in one for a core."""
+    main_thread_cpu_fraction: float
+    """The same without waiting."""
     script_fraction: float
     """Of the time in which it ran scripts."""
     updates_per_s: float
@@ -136,26 +139,38 @@ def watch(page: Page, seconds: float) -> Load:
     Raises:
         EngineError: the answer ended meanwhile.
     """
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable")
-    before = _metrics(session)
+    wall, cpu = _Clock(page, "timeTicks"), _Clock(page, "threadTicks")
+    began_s = time.perf_counter()
     page.wait_for_timeout(1000 * seconds)
-    after = _metrics(session)
-    session.detach()
+    ran, computed, passed_s = wall.stop(), cpu.stop(), time.perf_counter() - began_s
     updates_per_s = float(page.evaluate("() => wb.feed.rate().perSecond"))
     page.evaluate(WATCH_FRAMES)
     page.wait_for_timeout(1000 * seconds)
     frames = page.evaluate(TAKE_FRAMES)
     if not page.evaluate("() => document.querySelectorAll('.wb-streaming').length"):
         raise EngineError("the answer ended while the page was watched: watch for less time")
-    passed_s = after["Timestamp"] - before["Timestamp"]
     return Load(
         frames_per_s=tuple(frames),
-        main_thread_fraction=(after["TaskDuration"] - before["TaskDuration"]) / passed_s,
-        script_fraction=(after["ScriptDuration"] - before["ScriptDuration"]) / passed_s,
+        main_thread_fraction=ran["TaskDuration"] / passed_s,
+        main_thread_cpu_fraction=computed["TaskDuration"] / passed_s,
+        script_fraction=ran["ScriptDuration"] / passed_s,
         updates_per_s=updates_per_s,
     )
 
 
-def _metrics(session: Any) -> dict[str, float]:
-    return {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+class _Clock:
+    """Chromium's own sums of what the main thread did, in seconds of a time domain."""
+
+    def __init__(self, page: Page, time_domain: str) -> None:
+        self._session = page.context.new_cdp_session(page)
+        self._session.send("Performance.enable", {"timeDomain": time_domain})
+        self._before = self._read()
+
+    def stop(self) -> dict[str, float]:
+        """Return what has been added since the beginning, by name."""
+        after = self._read()
+        self._session.detach()
+        return {name: value - self._before[name] for name, value in after.items()}
+
+    def _read(self) -> dict[str, float]:
+        return {each["name"]: each["value"] for each in self._session.send("Performance.getMetrics")["metrics"]}
