@@ -198,3 +198,24 @@ def test_small_map_of_a_big_pool_dims_and_filters(serve: Serve, open_page: OpenP
     page.evaluate("wb.store.toggleState('free')")
     next_frame(page)
     assert page.evaluate(READ)[free] != before[free]
+
+
+def test_compact_map_of_a_big_pool_stays_small(serve: Serve, open_page: OpenPage) -> None:
+    service = busy_service()
+    page = open_page().page
+    open_map(page, serve(build_map_app(service)).url)
+    wait_for_step(page, service.engine.step_id)
+    page.get_by_role("tab", name="Chat").click()
+    canvas = page.locator("#wb-compact-map canvas")
+    canvas.wait_for()
+    next_frame(page)
+    size = page.evaluate("(({ width, height }) => [width, height])(document.querySelector('#wb-compact-map canvas'))")
+    assert size[1] <= 240
+    colors = page.evaluate(
+        """() => { const c = document.querySelector('#wb-compact-map canvas');
+        const data = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();
+        for (let i = 0; i < data.length; i += 4) seen.add(data.slice(i, i + 3).join());
+        return [...seen].map(text => text.split(',').map(Number)); }"""
+    )
+    slots = page.evaluate("[...wb.store.live.byId.values()].map(r => r.slot)")
+    assert {mix(rgb(OWNERS[slot]), AT_REST) for slot in slots} <= {tuple(color) for color in colors}

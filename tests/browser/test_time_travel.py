@@ -347,3 +347,24 @@ def test_stepping_flashes_what_the_step_allocated_freed_and_moved(serve: Serve, 
     service.step()
     wait_for_step(page, 3)
     assert page.evaluate("[window.flashed, wb.store.flashes.size]") == [None, 0], "nor does what happens behind it"
+
+
+def test_frozen_step_keeps_its_colours_when_the_server_is_lost(serve: Serve, open_page: OpenPage) -> None:
+    history = FakeHistory(FakeService(num_blocks=64, seed=4))
+    watched = open_page()
+    watched.expects_a_lost_server = True
+    page = watched.page
+    server = serve(build_recorded_app(history))
+    open_map(page, server.url)
+    snapshots = record_run(history.service, 20)
+    wait_for_step(page, 19)
+    seek(page, 11)
+    server.stop()
+    expect(page.locator("#wb-header [data-part=feed]")).to_contain_text("stale")
+    next_frame(page)
+    check_step(page, snapshots[11])
+    page.evaluate("wb.store.seek(5)")
+    expect(bar(page).locator(".wb-failed")).to_be_visible()
+    assert page.evaluate("[wb.store.cursor, wb.store.view().stepId]") == [11, 11]
+    page.evaluate("wb.store.follow()")
+    expect(page.locator("#wb-block-map .wb-stale, #wb-block-map.wb-stale").first).to_be_attached()

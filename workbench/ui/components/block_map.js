@@ -8,6 +8,9 @@
   const HOVER_MS = 80;
   const ARROWS = { arrowleft: [-1, 0], a: [-1, 0], arrowright: [1, 0], d: [1, 0], arrowup: [0, -1], w: [0, -1], arrowdown: [0, 1], s: [0, 1] };
 
+  /** A lost feed makes the live picture old; a recorded step stays what it is. */
+  const isStale = () => wb.feed.isStale() && !wb.store.past;
+
   class BlockMap {
     constructor(root, server) {
       this.root = root;
@@ -32,7 +35,7 @@
     update(topics) {
       if (!wb.dom.isShown(this.parts.chips.parentElement)) return;
       const view = this.view;
-      this.root.classList.toggle("wb-stale", wb.feed.isStale());
+      this.root.classList.toggle("wb-stale", isStale());
       wb.totals.drawTotals(this.parts, view);
       wb.totals.drawModes(this.parts.modes, wb.store.mode);
       wb.totals.drawKey(this.parts.key, wb.store.mode);
@@ -64,7 +67,7 @@
       const lit = wb.store.litRequest();
       const order = lit ? view.tableOf(lit) : [];
       return {
-        layout: this.layout, mode: wb.store.mode, compact: false, stale: wb.feed.isStale(),
+        layout: this.layout, mode: wb.store.mode, compact: false, stale: isStale(),
         lit, order, table: lit && order.length ? new Set(order) : null,
         block: wb.store.selection.block, state: wb.store.state,
       };
