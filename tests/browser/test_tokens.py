@@ -116,3 +116,16 @@ def test_switch_is_kept_with_its_answer_and_leaves_the_text_alone(chat: Any):
     expect(page.locator(".wb-token")).to_have_count(0)
     expect(switch).to_have_count(2)
     expect(page.locator(".wb-foot")).to_have_count(2)
+
+
+def test_figures_of_an_answer_lead_to_its_row_in_the_timeline_at_its_last_step(chat: Any):
+    service, page = chat
+    ask(page, "hello", max_tokens=8)
+    expect(finish_reason(page)).to_have_text("length")
+    wait_until(lambda: service.num_open_requests == 0)
+    last = service.recorder.latest
+    assert last is not None
+    page.locator("button.wb-foot").click()
+    expect(page.get_by_role("tab", name="Timeline")).to_have_attribute("aria-selected", "true")
+    page.wait_for_function(f"wb.store.cursor === {last.step_id}")
+    assert page.evaluate("wb.store.selection.request") == last.requests[0].request_id
