@@ -12,11 +12,11 @@
 
     /** Bring the arrays up to date: at most once a second for a live picture, as fast as the reader may for a frozen one. */
     want() {
-      if (!wb.timelineReader) return;
       if (!this.reader) {
         this.history = new wb.timelineHistory.History();
         this.reader = new wb.timelineReader.Reader(this.history, () => wb.store.notify("cursor"));
       }
+      if (document.hidden) return;
       const now = performance.now();
       const isFar = wb.store.live.stepId - this.history.last > 100;
       const wait = wb.store.isFrozen() || isFar ? 0 : this.wantedAt + LIVE_GAP_MS - now;
