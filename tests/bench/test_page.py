@@ -138,6 +138,7 @@ def test_played_answer_ends_with_abort_when_it_is_stopped_and_leaves_the_pool_as
     assert isinstance(events[-1], RequestFinished)
     assert events[-1].finish_reason is FinishReason.ABORT
     assert sum(isinstance(event, RequestFinished) for event in events) == 1
+    assert len(events) < sum(not isinstance(moment, StepRecord) for _, moment in recording.moments)
     assert service.recorder.latest is not None
     assert service.recorder.latest.step_id == recording.num_steps
 
