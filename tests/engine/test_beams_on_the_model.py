@@ -42,7 +42,7 @@ def cases(default_model_path: Path) -> tuple[BeamCase, ...]:
 def search(cases: tuple[BeamCase, ...], **settings: object) -> tuple[list[str], list[StepRecord]]:
     """Run all searches together; return what differs from the reference, and the records of the steps."""
     records: list[StepRecord] = []
-    with LLM(DEFAULT_MODEL, check_integrity=True, **settings) as llm:
+    with LLM(DEFAULT_MODEL, check_integrity=True, num_threads=1, **settings) as llm:
         llm.service.subscribe(records.append)
         found = compare_all(llm, cases)
         assert all(block.ref_count == 0 for block in llm.service.pool_snapshot().blocks)
