@@ -459,12 +459,32 @@ def test_memory_settings_are_applied_by_one_reload_and_shown(tiny_model: Path, o
         page.click("#wb-apply")
         expect(page.locator("#wb-apply-note")).to_have_text("Applied.")
         wait_until(lambda: service.status.epoch == epoch + 1)
+        assert service.status.num_swap_blocks > 0
+        assert "shares no blocks" in service.status.notices[0]
         assert service.config == replace(
             before, preemption_mode="swap", swap_space=0.25, kv_layout="contiguous", kv_placement="best_fit"
         )
         page.reload()
         expect(page.locator("#wb-kv-layout input")).to_have_value("Contiguous")
         expect(page.locator("#wb-swap-space input")).to_have_value("0.25")
+
+
+def test_policies_are_applied_by_one_reload_and_in_force(tiny_model: Path, open_page: OpenPage) -> None:
+    with running(preset(str(tiny_model), num_blocks=64)) as (service, server):
+        service.wait_ready(100)
+        page = visit(open_page, server)
+        before, epoch = service.config, service.status.epoch
+        choose(page, "#wb-scheduling-policy", "Priority")
+        choose(page, "#wb-admission-policy", "Best fit")
+        expect(page.locator("#wb-apply")).to_have_text("Apply (2 changes, reload)")
+        page.click("#wb-apply")
+        expect(page.locator("#wb-apply-note")).to_have_text("Applied.")
+        wait_until(lambda: service.status.epoch == epoch + 1)
+        assert service.config == replace(before, scheduling_policy="priority", admission_policy="best_fit")
+        in_force = service._call(lambda core: (core.scheduler.policy.name, core.scheduler.admission.policy.name))
+        assert in_force == ("priority", "best_fit")
+        page.reload()
+        expect(page.locator("#wb-scheduling-policy input")).to_have_value("Priority")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
