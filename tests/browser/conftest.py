@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from starlette.types import ASGIApp
 
+from tests.browser.chat_page import LOADING_S, preset, running, visit, wait_until
+from tests.browser.running_server import DEADLINE_MS, RunningServer
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.config import EngineConfig, read_environment
 from workbench.engine.service import EngineService
 
-DEADLINE_MS = 20_000
 FAILURES = Path(__file__).parent / "failures"
 CANDIDATES = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "google-chrome")
 FLAGS = (
@@ -124,27 +122,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report  # type: ignore[return-value]
 
 
-class RunningServer:
-    """An ASGI app under uvicorn in a thread, on a port of its own."""
-
-    def __init__(self, app: ASGIApp, port: int = 0) -> None:
-        self._socket = socket.create_server(("127.0.0.1", port))
-        self.port: int = self._socket.getsockname()[1]
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(20)
-        self._socket.close()
-        assert not self._thread.is_alive()
-
-
 @pytest.fixture
 def serve() -> Iterator[Callable[..., RunningServer]]:
     """`serve(app, port=0)` → a `RunningServer`, stopped at the end of the test."""
@@ -177,3 +154,22 @@ def service(tiny_model: Path) -> Iterator[EngineService]:
     engine.wait_ready(60)
     yield engine
     engine.shutdown()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineService, RunningServer]]:
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    write_tiny_gguf(path, max_model_len=8192)
+    with running(preset(str(path))) as (service, server):
+        service.wait_ready(LOADING_S)
+        yield service, server
+
+
+@pytest.fixture
+def chat(
+    tiny: tuple[EngineService, RunningServer], open_page: Callable[..., WatchedPage]
+) -> Iterator[tuple[EngineService, Page]]:
+    """A fresh page over the tiny engine; at the end nothing may be left in the engine."""
+    service, server = tiny
+    yield service, visit(open_page, server)
+    wait_until(lambda: service.num_open_requests == 0)

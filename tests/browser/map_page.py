@@ -13,7 +13,8 @@ import gradio as gr
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.conftest import RunningServer, WatchedPage
+from tests.browser.conftest import WatchedPage
+from tests.browser.running_server import RunningServer
 from tests.server.fake_service import FakeService
 from workbench.engine.service import EngineService
 from workbench.engine.worker import Pause

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from app import build_app
-from tests.browser.conftest import DEADLINE_MS, RunningServer
+from tests.browser.running_server import DEADLINE_MS, RunningServer
 from tests.telemetry.test_history import random_run
 from workbench.engine.service import EngineService
 from workbench.presets import Preset

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import RunningServer
-from tests.browser.test_chat import (
+from tests.browser.chat_page import (
     LOADING_S,
     Open,
     active_blocks,
@@ -29,6 +28,7 @@ from tests.browser.test_chat import (
     visit,
     wait_until,
 )
+from tests.browser.running_server import RunningServer
 from tests.browser.test_chat_more import download, open_advanced
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.engine.service import EngineService

@@ -6,7 +6,6 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import DEADLINE_MS
 from tests.browser.map_page import (
     AT_REST,
     CACHED,
@@ -25,6 +24,7 @@ from tests.browser.map_page import (
     shown_states,
     wait_for_step,
 )
+from tests.browser.running_server import DEADLINE_MS
 from tests.server.fake_service import FakeService
 from tests.server.live_client import states_in
 from workbench.telemetry.records import BlockState, BlockStatus

@@ -18,9 +18,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app import build_app
-from tests.browser.conftest import RunningServer
+from tests.browser.chat_page import LOADING_S, Open, active_blocks, ask, finish_reason, preset, visit, wait_until
 from tests.browser.map_page import NO_SOCKET
-from tests.browser.test_chat import LOADING_S, Open, active_blocks, ask, finish_reason, preset, visit, wait_until
+from tests.browser.running_server import RunningServer
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.engine.service import EngineService
 from workbench.engine.worker import Pause

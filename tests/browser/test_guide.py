@@ -9,22 +9,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import RunningServer
-from tests.browser.test_chat import LOADING_S, Open, preset, running, visit, wait_until
-from tests.models.tiny_gguf import write_tiny_gguf
+from tests.browser.chat_page import Open, visit, wait_until
+from tests.browser.running_server import RunningServer
 from workbench.engine.service import EngineService
 from workbench.telemetry.records import Reason
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineService, RunningServer]]:
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_tiny_gguf(path, max_model_len=8192)
-    with running(preset(str(path))) as (service, server):
-        service.wait_ready(LOADING_S)
-        yield service, server
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import DEADLINE_MS, RunningServer
-from tests.browser.test_chat import LOADING_S, Open, preset, running, wait_until
-from tests.models.tiny_gguf import write_tiny_gguf
+from tests.browser.chat_page import Open, wait_until
+from tests.browser.running_server import DEADLINE_MS, RunningServer
 from workbench.engine.service import EngineService
 from workbench.sampling_params import SamplingParams
 
@@ -23,15 +21,6 @@ NAMES = re.compile(
 )
 """The same in every language: names, keys, units, and the ids of requests."""
 ENGLISH_WORD = re.compile(r"[A-Za-z]{3,}")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineService, RunningServer]]:
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_tiny_gguf(path, max_model_len=8192)
-    with running(preset(str(path))) as (service, server):
-        service.wait_ready(LOADING_S)
-        yield service, server
 
 
 def visit(open_page: Open, server: RunningServer, **options: Any) -> Page:

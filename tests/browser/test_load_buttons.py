@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from tests.browser.conftest import RunningServer
-from tests.browser.test_chat import LOADING_S, Open, ask, preset, running, visit, wait_for_text, wait_until
-from tests.models.tiny_gguf import write_tiny_gguf
-from workbench.engine.service import EngineService
+from tests.browser.chat_page import ask, wait_for_text, wait_until
 from workbench.telemetry.records import Reason
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineService, RunningServer]]:
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_tiny_gguf(path, max_model_len=8192)
-    with running(preset(str(path))) as (service, server):
-        service.wait_ready(LOADING_S)
-        yield service, server
-
-
-@pytest.fixture
-def chat(tiny: tuple[EngineService, RunningServer], open_page: Open) -> Iterator[tuple[EngineService, Page]]:
-    service, server = tiny
-    yield service, visit(open_page, server)
-    wait_until(lambda: service.num_open_requests == 0)
 
 
 def test_burst_shares_the_blocks_of_its_prefix(chat: Any):

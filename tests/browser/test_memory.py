@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import DEADLINE_MS
+from tests.browser.chat_page import preset, running, visit, wait_until
 from tests.browser.map_page import (
     LAYOUT,
     MAP,
@@ -33,7 +33,7 @@ from tests.browser.map_page import (
     shown_states,
     wait_for_step,
 )
-from tests.browser.test_chat import preset, running, visit, wait_until
+from tests.browser.running_server import DEADLINE_MS
 from tests.server.fake_service import FakeService
 from tests.server.live_client import states_in
 from workbench.config import EngineConfig

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import RunningServer, WatchedPage
-from tests.browser.test_chat import (
+from tests.browser.chat_page import (
     LOADING_S,
     Open,
     active_blocks,
@@ -28,6 +27,8 @@ from tests.browser.test_chat import (
     wait_for_text,
     wait_until,
 )
+from tests.browser.conftest import WatchedPage
+from tests.browser.running_server import RunningServer
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.engine.service import EngineService
 

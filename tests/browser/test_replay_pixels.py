@@ -10,7 +10,6 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import DEADLINE_MS
 from tests.browser.map_page import (
     MAP,
     OpenPage,
@@ -23,6 +22,7 @@ from tests.browser.map_page import (
     submit_random,
     wait_for_step,
 )
+from tests.browser.running_server import DEADLINE_MS
 from tests.server.live_client import states_in
 from workbench.engine.service import EngineService
 from workbench.server.replay import open_replay

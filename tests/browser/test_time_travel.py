@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import DEADLINE_MS
 from tests.browser.fake_history import FakeHistory, build_recorded_app
 from tests.browser.map_page import (
     MAP,
@@ -17,6 +16,7 @@ from tests.browser.map_page import (
     shown_states,
     wait_for_step,
 )
+from tests.browser.running_server import DEADLINE_MS
 from tests.server.fake_service import FakeService
 from tests.server.live_client import states_in
 from workbench.telemetry.records import BlockStatus, PoolSnapshot

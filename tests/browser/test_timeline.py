@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import DEADLINE_MS
 from tests.browser.map_page import OpenPage, Serve, run_steps, shown_states, submit_random
+from tests.browser.running_server import DEADLINE_MS
 from tests.browser.timeline_page import (
     CANVAS,
     VIEW,

@@ -10,7 +10,6 @@ from collections import defaultdict
 import msgspec
 import pytest
 
-from workbench.config import EngineConfig
 from workbench.engine.messages import Event, RequestFinished, TokenEvent
 from workbench.engine.service import EngineService
 from workbench.errors import QueueFullError
@@ -53,21 +52,9 @@ class Answers:
 
 
 @pytest.fixture
-def make_service(tiny_model_path):
-    """Start services with settings of one's own; all are shut down at the end."""
-    services = []
-
-    def make(**settings):
-        values = {"model": str(tiny_model_path), "num_blocks": 100, "check_integrity": True, **settings}
-        service = EngineService(EngineConfig(**values))
-        services.append(service)
-        service.start()
-        service.wait_ready(DEADLINE_S)
-        return service
-
-    yield make
-    for service in services:
-        service.shutdown()
+def make_service(make_service):
+    """The same with a pool that has room for several answers."""
+    return lambda **settings: make_service(**{"num_blocks": 100, **settings})
 
 
 def num_active(service: EngineService) -> int:

@@ -58,24 +58,6 @@ class Listener:
         return [token_id for event in self.events if isinstance(event, TokenEvent) for token_id in event.token_ids]
 
 
-@pytest.fixture
-def make_service(tiny_model_path):
-    """Start services with settings of one's own; all are shut down at the end."""
-    services = []
-
-    def make(**settings):
-        values = {"model": str(tiny_model_path), "num_blocks": 32, "check_integrity": True, **settings}
-        service = EngineService(EngineConfig(**values))
-        services.append(service)
-        service.start()
-        service.wait_ready(DEADLINE_S)
-        return service
-
-    yield make
-    for service in services:
-        service.shutdown()
-
-
 def num_active(service):
     return sum(block.ref_count > 0 for block in service.pool_snapshot().blocks)
 
