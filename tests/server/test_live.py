@@ -16,7 +16,8 @@ from tests.server.fake_service import FakeService
 from tests.server.live_client import LiveClient, states_in
 from workbench.engine.messages import ServiceState
 from workbench.server.feed import SLICE, LiveFeed
-from workbench.server.live import _send_frames, build_live_router
+from workbench.server.feed_router import send_frames
+from workbench.server.live import build_live_router
 from workbench.ui import explain
 
 
@@ -157,7 +158,7 @@ def test_websocket_builds_no_frame_while_the_client_is_busy_with_the_last(servic
         feed, socket, client = LiveFeed(service, explain), SlowSocket(), LiveClient()
         gone: asyncio.Task[None] = asyncio.create_task(asyncio.sleep(3600))
         feed.drain()
-        sending = asyncio.create_task(_send_frames(socket, feed, 0, gone, 0.001, 60))  # type: ignore[arg-type]
+        sending = asyncio.create_task(send_frames(socket, lambda: feed, 0, gone, 0.001, 60))  # type: ignore[arg-type]
         client.apply(await socket.take())
         run_random_steps(service, 1)
         await socket.is_offered.wait()

@@ -184,9 +184,14 @@ def test_history_forgets_requests_whose_steps_are_gone() -> None:
     assert len(run.history._keyframes) <= 200 // run.history.interval + 2
 
 
-@pytest.mark.parametrize(("num_blocks", "interval"), [(24, 32), (8192, 32), (65_536, 256)])
-def test_interval_grows_with_the_pool_so_that_keyframes_stay_small(num_blocks: int, interval: int) -> None:
-    state, history = LiveState(), History(Recorder())
+@pytest.mark.parametrize(
+    ("num_blocks", "num_steps", "interval"),
+    [(24, 10_000, 32), (8192, 10_000, 32), (65_536, 10_000, 256), (24, 10_001, 64), (65_536, 1_000_000, 25_600)],
+)
+def test_interval_grows_with_pool_and_length_so_that_keyframes_stay_small(
+    num_blocks: int, num_steps: int, interval: int
+) -> None:
+    state, history = LiveState(), History(Recorder(num_steps))
     state.reset(1, num_blocks, 16)
     history.begin(state)
     assert history.interval == interval

@@ -44,6 +44,20 @@ class EngineDoor(Protocol):
         """`telemetry.recorder.Recorder`: `since`, `first_step`, `capacity`, and `blocks_at` to rebuild the pool."""
 
 
+class SavedRunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page says of a saved run beside its picture."""
+
+    name: str
+    """Of the file, without a folder."""
+    first: int
+    """Its first step."""
+    last: int
+    model: str
+    saved_at: str
+    """Date and time in ISO 8601, or whatever the file says."""
+    is_redacted: bool
+
+
 class LiveFeed:
     """Frames of one engine service, for as long as that lives. All methods belong to the event loop's thread."""
 
@@ -53,6 +67,7 @@ class LiveFeed:
         words: Words,
         clock: Callable[[], float] = time.monotonic,
         base: LiveState | None = None,
+        saved_run: SavedRunFacts | None = None,
     ) -> None:
         """Follow a service.
 
@@ -61,10 +76,12 @@ class LiveFeed:
             words: turns decisions into sentences.
             clock: the present, in the seconds of the records.
             base: the state before the first record, where that is not an empty pool.
+            saved_run: what the service is read from, where it is no engine. Clients are told.
         """
         self._service = service
         self._clock = clock
         self._base = base
+        self.saved_run = saved_run
         self.instance = secrets.randbits(32)
         self.state = LiveState()
         self.history = History(service.recorder)
@@ -142,6 +159,8 @@ class LiveFeed:
         data = self._cache.get(base_version)
         if data is None:
             service = {**msgspec.to_builtins(self._status), "kv_layout": self._layout}
+            if self.saved_run is not None:
+                service["saved_run"] = msgspec.to_builtins(self.saved_run)
             data = self._cache[base_version] = encode(
                 self.frames.live(
                     self.state,

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from workbench.server.feed import LiveFeed
+from workbench.server.feed_finder import FindFeed, feed_dependency
 from workbench.server.origin import is_same_host
 from workbench.server.state_frame import Words
 from workbench.telemetry.history import StepNotRecordedError
@@ -28,17 +29,18 @@ def _check_origin(request: Request) -> None:
         raise HTTPException(403, "the history answers pages of its own host only")
 
 
-def build_history_router(feed: LiveFeed, words: Words) -> APIRouter:
-    """Return a router over what the feed has folded. It never asks the engine.
+def build_history_router(find: FindFeed, words: Words) -> APIRouter:
+    """Return a router over what a feed has folded. It never asks the engine.
 
     Args:
-        feed: the live feed; its keys and colours are those of the history.
+        find: finds the feed; its keys and colours are those of the history.
         words: turns decisions into sentences.
     """
     router = APIRouter(prefix="/history", dependencies=[Depends(_check_origin)])
+    feed_of = feed_dependency(find)
 
     @router.get("/range")
-    async def steps_known() -> JSONResponse:
+    async def steps_known(feed: LiveFeed = feed_of) -> JSONResponse:
         """Which steps can be looked at."""
         await feed.catch_up()
         body = {
@@ -52,7 +54,7 @@ def build_history_router(feed: LiveFeed, words: Words) -> APIRouter:
         return JSONResponse(body, headers=NO_STORE)
 
     @router.get("/frame")
-    async def frame(step: int) -> Response:
+    async def frame(step: int, feed: LiveFeed = feed_of) -> Response:
         """The state after a step, as a full frame."""
         await feed.catch_up()
         try:
@@ -61,14 +63,16 @@ def build_history_router(feed: LiveFeed, words: Words) -> APIRouter:
             return _not_recorded(error)
 
     @router.get("/steps")
-    async def steps(after: int = -1, epoch: int = 0, instance: int = 0, limit: int = MOST_STEPS) -> Response:
+    async def steps(
+        after: int = -1, epoch: int = 0, instance: int = 0, limit: int = MOST_STEPS, feed: LiveFeed = feed_of
+    ) -> Response:
         """Rows of the steps after one; from our first one on for a client that knows another engine."""
         await feed.catch_up()
         is_ours = epoch == feed.state.epoch and instance in (0, feed.instance)
         return _binary(feed.history.chunk(feed.instance, after if is_ours else -1, max(1, min(limit, MOST_STEPS))))
 
     @router.get("/step")
-    async def step_in_detail(step: int) -> JSONResponse:
+    async def step_in_detail(step: int, feed: LiveFeed = feed_of) -> JSONResponse:
         """Times, tokens, blocks and reasons of one step."""
         await feed.catch_up()
         try:
@@ -78,7 +82,7 @@ def build_history_router(feed: LiveFeed, words: Words) -> APIRouter:
         return JSONResponse(describe_step(record, keys, words), headers=NO_STORE)
 
     @router.get("/save")
-    async def save(redacted: int = 0) -> Response:
+    async def save(redacted: int = 0, feed: LiveFeed = feed_of) -> Response:
         """The run as a file that `app.py --replay` opens."""
         await feed.catch_up()
         try:
@@ -86,11 +90,12 @@ def build_history_router(feed: LiveFeed, words: Words) -> APIRouter:
         except StepNotRecordedError as error:
             return _not_recorded(error)
         status, layout = feed.service_facts()
-        data = write_run(base, records, status, layout, is_redacted=bool(redacted))
+        was_redacted = feed.saved_run is not None and feed.saved_run.is_redacted
+        data = write_run(base, records, status, layout, is_redacted=bool(redacted) or was_redacted)
         return _download(data, "application/gzip", "run", "jsonl.gz")
 
     @router.get("/trace")
-    async def trace() -> Response:
+    async def trace(feed: LiveFeed = feed_of) -> Response:
         """The run as trace events for chrome://tracing and ui.perfetto.dev."""
         await feed.catch_up()
         try:

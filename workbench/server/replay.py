@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NoReturn
+from pathlib import Path, PurePath
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from workbench.config import BLOCK_SIZES, KV_LAYOUTS, EngineConfig
 from workbench.engine.messages import BlockDetails, ServiceState, ServiceStatus
 from workbench.errors import EngineStoppedError, ReplayFileError
-from workbench.server.feed import LiveFeed
+from workbench.server.feed import LiveFeed, SavedRunFacts
 from workbench.server.state_frame import Words
 from workbench.telemetry.recorder import Recorder
 from workbench.telemetry.records import BlockState, BlockStatus, PoolSnapshot, StepRecord
 from workbench.telemetry.run_file import SavedRun, read_run
+
+REPLAY_OF: Final = "Replay of"
 
 
 class ReplayService:
@@ -23,30 +25,32 @@ class ReplayService:
 
     is_replay = True
 
-    def __init__(self, path: Path, run: SavedRun) -> None:
-        """Stand for the engine that left `run` in the file `path`.
+    def __init__(self, name: str, run: SavedRun) -> None:
+        """Stand for the engine that left `run` in the file `name`, which may be a path.
 
         Raises:
             ReplayFileError: the file tells of an engine that cannot have been.
         """
         header = run.header
-        self._why = f"Replay of {path.name}: nothing is computed"
+        self.name = PurePath(name).name
+        self._why = f"{REPLAY_OF} {self.name}: nothing is computed"
         self.run = run
-        self.config = _config(path, run)
+        self.config = _config(name, run)
         self.recorder = Recorder(capacity=len(run.records))
         for record in run.records:
             self.recorder.record(record)
         try:
             status = msgspec.convert(header.status, ServiceStatus)
         except msgspec.ValidationError as error:
-            raise ReplayFileError(f"{path} is damaged at line 1: {error}. Save or copy it again") from error
+            raise ReplayFileError(f"{name} is damaged at line 1: {error}. Save or copy it again") from error
         self.status = msgspec.structs.replace(
             status,
             state=ServiceState.READY,
             phase="",
             error=None,
             error_traceback=None,
-            notices=(self._why, *status.notices),
+            # A run that was saved from a replay says of which one: that file is of no interest any more.
+            notices=(self._why, *(notice for notice in status.notices if not notice.startswith(REPLAY_OF))),
             epoch=header.epoch,
             num_blocks=header.num_blocks,
             block_size=header.block_size,
@@ -66,7 +70,19 @@ class ReplayService:
         """Return the feed of the run, whose present is the end of its last step."""
         last = self.run.records[-1]
         ended_s = last.started_s + last.duration_s
-        return LiveFeed(self, words, clock=lambda: ended_s, base=self.run.base)
+        return LiveFeed(self, words, clock=lambda: ended_s, base=self.run.base, saved_run=self.facts())
+
+    def facts(self) -> SavedRunFacts:
+        """Return what a page says of the run beside its picture."""
+        header = self.run.header
+        return SavedRunFacts(
+            name=self.name,
+            first=header.first_step,
+            last=header.first_step + header.num_steps - 1,
+            model=self.status.model_name,
+            saved_at=header.saved_at,
+            is_redacted=header.is_redacted,
+        )
 
     def start(self) -> None:
         """Nothing has to be loaded."""
@@ -148,14 +164,14 @@ class ReplayService:
 
 def open_replay(path: Path) -> ReplayService:
     """Read a run file and return its service. ReplayFileError: it cannot be read."""
-    return ReplayService(path, read_run(path))
+    return ReplayService(str(path), read_run(path))
 
 
-def _config(path: Path, run: SavedRun) -> EngineConfig:
+def _config(name: str, run: SavedRun) -> EngineConfig:
     header = run.header
     if header.kv_layout not in KV_LAYOUTS or header.block_size not in BLOCK_SIZES:
         raise ReplayFileError(
-            f"{path} is damaged at line 1: kv_layout={header.kv_layout!r}, block_size={header.block_size}. "
+            f"{name} is damaged at line 1: kv_layout={header.kv_layout!r}, block_size={header.block_size}. "
             "Save or copy it again"
         )
     model = str(header.status.get("model_name") or EngineConfig.model)

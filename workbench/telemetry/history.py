@@ -7,6 +7,7 @@ which the recorder still has. Keys and colours are therefore those of the live v
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
@@ -19,9 +20,10 @@ from workbench.telemetry.records import StepRecord
 from workbench.telemetry.step_rows import StepRow, encode_chunk, keys_in, make_row
 
 MIN_INTERVAL: Final = 32
-"""Steps between two keyframes of a pool of up to 8,192 blocks. Of a larger one fewer are kept, so that the keyframes
-of 10,000 steps stay below 64 MB."""
+"""Steps between two keyframes of a pool of up to 8,192 blocks. Of a larger one, or of more than 10,000 steps, fewer are
+kept, so that all keyframes stay below 64 MB."""
 BLOCKS_FOR_EACH_STEP: Final = 256
+STEPS_OF_THE_BOUND: Final = 10_000
 
 
 class RecordSource(Protocol):
@@ -85,7 +87,8 @@ class History:
     def begin(self, state: LiveState) -> None:
         """Forget everything: steps from the one after `state` follow."""
         by_size = max(MIN_INTERVAL, state.num_blocks // BLOCKS_FOR_EACH_STEP)
-        self.interval = max(1, min(by_size, self._source.capacity // 4))
+        by_length = max(1, math.ceil(self._source.capacity / STEPS_OF_THE_BOUND))
+        self.interval = max(1, min(by_size * by_length, self._source.capacity // 4))
         self._keyframes = deque([state.copy()])
         self._rows.clear()
         self._facts.clear()

@@ -123,32 +123,50 @@ def _compress(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def read_run(path: Path) -> SavedRun:
-    """Read a run file.
+    """Read a run file, however large it is.
 
     Raises:
         ReplayFileError: it is missing, no run, of a newer version, truncated or damaged.
     """
     try:
-        with gzip.open(path, "rb") as file:
-            return _Reader(path, cast("IO[bytes]", file)).read()
-    except EOFError as error:
-        raise ReplayFileError(f"{path} ends too early: it was not saved or copied to its end; save it again") from error
-    except gzip.BadGzipFile as error:
-        raise ReplayFileError(
-            f"{path} is damaged or no gzip file ({error}): give a file that was saved on the Blocks tab"
-        ) from error
-    except zlib.error as error:
-        raise ReplayFileError(f"{path} is damaged ({error}): save or copy it again") from error
+        with path.open("rb") as file:
+            return read_run_file(file, str(path))
     except OSError as error:
         raise ReplayFileError(f"cannot read {path}: {error.strerror or error}; check the path") from error
+
+
+def read_run_file(file: IO[bytes], name: str, most_bytes: int | None = None) -> SavedRun:
+    """Read a run from an open file.
+
+    Args:
+        file: the compressed bytes.
+        name: what messages call the file.
+        most_bytes: limit on what it decompresses to, checked while it is decompressed; None for no limit.
+
+    Raises:
+        ReplayFileError: it is no run, of a newer version, truncated, damaged, or longer than `most_bytes`.
+    """
+    try:
+        with gzip.open(file, "rb") as text:
+            return _Reader(name, cast("IO[bytes]", text), most_bytes).read()
+    except EOFError as error:
+        raise ReplayFileError(f"{name} ends too early: it was not saved or copied to its end; save it again") from error
+    except gzip.BadGzipFile as error:
+        raise ReplayFileError(
+            f"{name} is damaged or no gzip file ({error}): give a file that was saved on the Blocks tab"
+        ) from error
+    except zlib.error as error:
+        raise ReplayFileError(f"{name} is damaged ({error}): save or copy it again") from error
 
 
 class _Reader:
     """Reads one file, counting its lines for the messages."""
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self._path = path
+    def __init__(self, name: str, file: IO[bytes], most_bytes: int | None) -> None:
+        self._name = name
         self._file = file
+        self._most_bytes = most_bytes
+        self._num_bytes = 0
         self._line = 0
 
     def read(self) -> SavedRun:
@@ -166,11 +184,11 @@ class _Reader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             kind = None
         if not isinstance(kind, dict) or kind.get("format") != FORMAT:
-            raise ReplayFileError(f"{self._path} is no saved run: its first line does not say {FORMAT!r}")
+            raise ReplayFileError(f"{self._name} is no saved run: its first line does not say {FORMAT!r}")
         version = kind.get("version")
         if version != VERSION:
             raise ReplayFileError(
-                f"{self._path} has version {version!r}, this workbench reads {VERSION}: "
+                f"{self._name} has version {version!r}, this workbench reads {VERSION}: "
                 "open it with the release that saved it, or a newer one"
             )
         header = self._decode(line, RunHeader)
@@ -233,12 +251,24 @@ class _Reader:
 
     def _next_line(self) -> bytes:
         self._line += 1
-        line = self._file.readline(MOST_LINE_BYTES)
+        line = self._file.readline(self._longest_line())
+        self._num_bytes += len(line)
+        if self._most_bytes is not None and self._num_bytes > self._most_bytes:
+            raise ReplayFileError(
+                f"{self._name} decompresses to more than {self._most_bytes >> 20} MiB: "
+                "open it with python app.py --replay FILE, which has no limit"
+            )
         if not line.endswith(b"\n"):
             if len(line) == MOST_LINE_BYTES:
                 raise self._fault(f"longer than {MOST_LINE_BYTES} bytes")
             raise self._fault("the file ends here, but steps are missing")
         return line
+
+    def _longest_line(self) -> int:
+        """Bytes of a line that are read at most: one more than is allowed shows that there are more."""
+        if self._most_bytes is None:
+            return MOST_LINE_BYTES
+        return min(MOST_LINE_BYTES, self._most_bytes - self._num_bytes + 1)
 
     def _decode(self, line: bytes, kind: type[T]) -> T:
         try:
@@ -247,4 +277,4 @@ class _Reader:
             raise self._fault(str(error)) from error
 
     def _fault(self, what: str) -> ReplayFileError:
-        return ReplayFileError(f"{self._path} is damaged at line {self._line}: {what}. Save or copy it again")
+        return ReplayFileError(f"{self._name} is damaged at line {self._line}: {what}. Save or copy it again")
