@@ -99,8 +99,9 @@ def build_app(
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     feed = service.feed(EveryLanguage()) if isinstance(service, ReplayService) else None
     app.include_router(build_live_router(service, EveryLanguage(), feed=feed))
+    door, is_replay = cast("EngineService", service), feed is not None
     page = build_ui(
-        cast("EngineService", service), presets, preset.name, show_token_text=show_text, preset_directory=save_to
+        door, presets, preset.name, show_token_text=show_text, preset_directory=save_to, is_replay=is_replay
     )
     return gradio.mount_gradio_app(app, page, path="/", **page_options())
 

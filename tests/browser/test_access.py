@@ -1,9 +1,8 @@
-"""The whole page behind a token, and the whole page over a saved run."""
+"""The whole page behind a token."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +10,10 @@ from playwright.sync_api import expect
 
 from app import build_app
 from tests.browser.running_server import DEADLINE_MS, RunningServer
-from tests.telemetry.test_history import random_run
 from workbench.engine.service import EngineService
 from workbench.presets import Preset
 from workbench.sampling_params import SamplingParams
 from workbench.server.access import TokenGate
-from workbench.server.replay import open_replay
-from workbench.telemetry.run_file import write_run
 
 expect.set_options(timeout=DEADLINE_MS)
 
@@ -58,20 +54,3 @@ def test_visitor_with_the_token_chats_and_sees_the_engine(guarded: str, open_pag
     again = page.context.new_page()
     again.goto(guarded)
     expect(again.locator("#wb-message textarea")).to_be_visible()
-
-
-def test_page_over_a_saved_run_shows_its_last_step_and_says_that_nothing_is_computed(
-    serve: Serve, open_page: Open, tmp_path: Path
-) -> None:
-    path = tmp_path / "run.jsonl.gz"
-    base, records = random_run(120, seed=2).history.base_and_records()
-    path.write_bytes(b"".join(write_run(base, records, {"state": "ready", "model_name": "simulated"}, "paged")))
-    app = build_app(open_replay(path), {"default": PRESET}, PRESET, show_text=True)
-    page = open_page().page
-    page.goto(serve(app).url)
-    page.wait_for_function("() => window.wb?.store.live?.stepId === 119")
-    expect(page.locator("#wb-header [data-part=notices]")).to_contain_text("Replay of run.jsonl.gz")
-    page.fill("#wb-message textarea", "hello")
-    if page.locator("#wb-send").is_enabled():
-        page.click("#wb-send")
-        expect(page.locator("#wb-chatbot")).to_contain_text("Replay of run.jsonl.gz: nothing is computed")

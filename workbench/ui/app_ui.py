@@ -18,9 +18,10 @@ from workbench.ui.components.page_tools import page_tools
 from workbench.ui.language_first import LanguageFirst
 from workbench.ui.localized import gradio_texts, localized
 from workbench.ui.pages.blocks import build_blocks_page
-from workbench.ui.pages.chat import build_chat_page
+from workbench.ui.pages.chat import build_chat_page, build_replay_chat_page
 from workbench.ui.pages.timeline import build_timeline_page
 from workbench.ui.preset_store import PresetStore
+from workbench.ui.replay_sidebar import build_replay_sidebar
 from workbench.ui.sidebar import build_sidebar
 from workbench.ui.theme import STYLESHEET, build_theme
 
@@ -35,6 +36,7 @@ def build_ui(
     *,
     show_token_text: bool = True,
     preset_directory: Path | None = None,
+    is_replay: bool = False,
 ) -> gr.Blocks:
     """Build the page over an engine service. The engine may still be loading.
 
@@ -44,21 +46,29 @@ def build_ui(
         selected_preset: name of the preset that the engine was started with.
         show_token_text: whether the block map may show decoded tokens, of whomever they are.
         preset_directory: where visitors may save presets; None where strangers reach the page.
+        is_replay: whether a saved run stands in the engine's place. Then nothing that asks an engine can be pressed,
+            and the page opens on the blocks.
     """
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
-        sidebar = build_sidebar(page, service, PresetStore(presets, preset_directory), selected_preset)
+        if is_replay:
+            build_replay_sidebar(service)
+        else:
+            sidebar = build_sidebar(page, service, PresetStore(presets, preset_directory), selected_preset)
         header_strip()
-        guide()
+        guide(can_act=not is_replay)
         with gr.Column(elem_classes="wb-tabs-area", min_width=0):
             page_tools()
-            with gr.Tabs(elem_id="wb-tabs"):
+            with gr.Tabs(elem_id="wb-tabs", selected="blocks" if is_replay else "chat"):
                 with gr.Tab(localized("Chat"), id="chat"):
-                    build_chat_page(page, service, sidebar)
+                    if is_replay:
+                        build_replay_chat_page()
+                    else:
+                        build_chat_page(page, service, sidebar)
                 with gr.Tab(localized("Blocks"), id="blocks"):
                     build_blocks_page(service, show_token_text=show_token_text)
                 with gr.Tab(localized("Timeline"), id="timeline"):
                     build_timeline_page()
-        status_line()
+        status_line(is_replay=is_replay)
     return page
 
 

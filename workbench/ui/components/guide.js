@@ -1,6 +1,7 @@
 /* The guided first run: four steps, each of which makes the real engine do something and points at where it shows.
  *
  * It opens by itself at the first visit, and again with "?". What it says about the engine is read from the live state.
+ * Over a saved run nothing can be driven: the steps can be read, and the first visit to an engine is still to come.
  */
 (function (wb) {
   "use strict";
@@ -98,7 +99,8 @@
   };
 
   class Guide {
-    constructor(root) {
+    constructor(root, { canAct }) {
+      this.canAct = canAct;
       this.root = root.querySelector(".wb-guide");
       this.parts = wb.dom.parts(root);
       this.place = 0;
@@ -111,6 +113,8 @@
       for (const part of ["skip", "close"]) this.parts[part].addEventListener("click", () => this.finish());
       this.root.addEventListener("keydown", (event) => { if (event.key === "Escape") this.finish(); });
       wb.dom.rows(this.parts.keyRows, KEYS);
+      this.parts.why.hidden = canAct;
+      if (!canAct) return;
       const seen = kept.read();
       if (seen !== "done") this.open(Number(seen) || 0, { hasFocus: false });
     }
@@ -139,11 +143,12 @@
       this.told = null;
       this.isWanted = false;
       this.isActing = false;
-      kept.keep(String(this.place));
+      if (this.canAct) kept.keep(String(this.place));
       const isLast = this.place === STEPS.length - 1;
       wb.dom.setText(this.parts.title, this.step.title);
       wb.dom.setText(this.parts.words, this.step.words);
       wb.dom.setText(this.parts.act, this.step.act);
+      this.parts.act.disabled = !this.canAct;
       wb.dom.setText(this.parts.next, isLast ? text("Finish") : text("Next"));
       wb.dom.setText(this.parts.progress, `${this.place + 1} / ${STEPS.length}`);
       wb.dom.setText(this.parts.live, "");
@@ -161,7 +166,7 @@
 
     /** Skipped, closed or done: it comes back with "?" only. */
     finish() {
-      kept.keep("done");
+      if (this.canAct) kept.keep("done");
       this.point(null);
       this.root.hidden = true;
       const opener = document.getElementById("wb-help");
@@ -198,8 +203,8 @@
     }
   }
 
-  wb.define("guide", (root) => {
-    const guide = new Guide(root);
+  wb.define("guide", (root, { props }) => {
+    const guide = new Guide(root, { canAct: !props.value });
     document.addEventListener("click", (event) => {
       if (event.target.id === "wb-help") guide.toggle();
     });

@@ -15,6 +15,8 @@ from workbench.ui.components.chat_tools import chat_tools
 from workbench.ui.load_handlers import LoadHandlers
 from workbench.ui.localized import localized
 from workbench.ui.notes import note
+from workbench.ui.replay_words import EMPTY_CHAT as EMPTY_REPLAY
+from workbench.ui.replay_words import NOTHING_IS_COMPUTED
 from workbench.ui.sidebar import Sidebar
 from workbench.ui.suggestions import SUGGESTIONS
 
@@ -23,7 +25,6 @@ EMPTY_TEXT: Final = localized(
     "Ask the model something.\n"
     "The engine computes every answer here; its blocks, steps and figures are shown beside it."
 )
-EMPTY_CHAT: Final = f"<div class='wb-empty wb-empty-chat'>{EMPTY_TEXT}</div>"
 
 
 def build_chat_page(page: gr.Blocks, service: EngineService, sidebar: Sidebar) -> None:
@@ -34,6 +35,11 @@ def build_chat_page(page: gr.Blocks, service: EngineService, sidebar: Sidebar) -
     earlier = widgets.earlier_session
     page.load(handlers.come_back, earlier, widgets.outputs, queue=False, js=EARLIER_SESSION, **_PRIVATE)
     _wire_load(LoadHandlers(service, handlers.turns), widgets)
+
+
+def build_replay_chat_page() -> None:
+    """Lay out the Chat tab of a saved run: all stands where it stands elsewhere, and nothing can be pressed."""
+    _lay_out(can_ask=False)
 
 
 FOCUS_MESSAGE: Final = "() => document.querySelector('#wb-message textarea').focus()"
@@ -76,27 +82,30 @@ def _wire_load(load: LoadHandlers, widgets: ChatWidgets) -> None:
         button.click(handler, None, widgets.background_note, queue=False, trigger_mode="multiple", **_PRIVATE)
 
 
-def _lay_out() -> ChatWidgets:
+def _lay_out(*, can_ask: bool = True) -> ChatWidgets:
+    """Lay out the tab; with nobody to ask, its controls are disabled and say why."""
     with gr.Row(elem_classes="wb-two", equal_height=False):
         with gr.Column(elem_classes="wb-chat", min_width=0):
-            parts: dict[str, Any] = {"chatbot": _chatbot()}
+            parts: dict[str, Any] = {"chatbot": _chatbot(EMPTY_TEXT if can_ask else EMPTY_REPLAY)}
             with gr.Column(elem_classes="wb-composer", min_width=0):
-                parts |= _context_bar() | _edit_bar() | _suggestion_row() | _send_row()
+                parts |= _context_bar() | _edit_bar()
+                parts |= _suggestion_row(can_ask=can_ask) | _send_row(can_ask=can_ask)
         with gr.Column(elem_classes="wb-side", min_width=0):
             parts["request_map"] = compact_map()
-            parts |= _load_card()
+            parts |= _load_card(can_ask=can_ask)
             parts["tools"] = chat_tools()
     return ChatWidgets(**parts)
 
 
-def _chatbot() -> gr.Chatbot:
+def _chatbot(empty: Any) -> gr.Chatbot:
+    """The conversation; `empty` is what stands in its place before there is one."""
     return gr.Chatbot(
         [],
         show_label=False,
         label=localized("Conversation"),
         layout="panel",
         height=None,
-        placeholder=EMPTY_CHAT,
+        placeholder=f"<div class='wb-empty wb-empty-chat'>{empty}</div>",
         buttons=[],
         feedback_options=None,
         latex_delimiters=[],
@@ -130,46 +139,58 @@ def _edit_bar() -> dict[str, Any]:
     }
 
 
-def _suggestion_row() -> dict[str, Any]:
+def _suggestion_row(*, can_ask: bool) -> dict[str, Any]:
     with gr.Row(elem_classes="wb-try"):
         gr.HTML(f'<span class="wb-sub">{localized("Try")}</span>', elem_classes="wb-try-label")
         suggestions = [
-            gr.Button(localized(item.label), size="sm", elem_classes="wb-suggestion", min_width=0)
+            gr.Button(localized(item.label), size="sm", interactive=can_ask, elem_classes="wb-suggestion", min_width=0)
             for item in SUGGESTIONS
         ]
-        clear = _small_button("New chat", "wb-clear")
+        clear = _small_button("New chat", "wb-clear", interactive=can_ask)
         regenerate = _small_button("Regenerate", "wb-regenerate", interactive=False)
     return {"suggestions": suggestions, "clear": clear, "regenerate": regenerate}
 
 
-def _send_row() -> dict[str, Any]:
+def _send_row(*, can_ask: bool) -> dict[str, Any]:
     with gr.Row(elem_classes="wb-send-row"):
         message = gr.Textbox(
             show_label=False,
             label=localized("Message"),
-            placeholder=localized("Message…  Enter sends, Shift+Enter breaks the line"),
+            placeholder=localized(
+                "Message…  Enter sends, Shift+Enter breaks the line" if can_ask else "Nothing is computed here"
+            ),
             lines=1,
             max_lines=8,
             container=False,
+            interactive=can_ask,
             elem_id="wb-message",
-            autofocus=True,
+            autofocus=can_ask,
             min_width=0,
         )
         stop = gr.Button(localized("Stop"), interactive=False, elem_id="wb-stop", elem_classes="wb-tall", min_width=0)
-        send = gr.Button(localized("Send"), variant="primary", elem_id="wb-send", elem_classes="wb-tall", min_width=0)
+        send = gr.Button(
+            localized("Send"),
+            variant="primary",
+            interactive=can_ask,
+            elem_id="wb-send",
+            elem_classes="wb-tall",
+            min_width=0,
+        )
     return {"message": message, "stop": stop, "send": send}
 
 
-def _load_card() -> dict[str, Any]:
+def _load_card(*, can_ask: bool) -> dict[str, Any]:
     with gr.Column(elem_classes="wb-card", min_width=0):
         gr.HTML(f"<h3>{localized('Load the engine')}</h3>")
-        gr.HTML(note(localized("Sends real requests that share the pool with yours.")))
+        words = localized("Sends real requests that share the pool with yours.") if can_ask else NOTHING_IS_COMPUTED
+        gr.HTML(note(words))
+        options: dict[str, Any] = {"size": "sm", "interactive": can_ask}
         button = gr.Button(
-            localized(f"Add {REQUESTS_PER_CLICK} background requests"), size="sm", elem_id="wb-background"
+            localized(f"Add {REQUESTS_PER_CLICK} background requests"), elem_id="wb-background", **options
         )
         with gr.Row(elem_classes="wb-button-row"):
-            burst = gr.Button(localized("Shared-prefix burst"), size="sm", elem_id="wb-burst", min_width=0)
-            preempt = gr.Button(localized("Force preemption"), size="sm", elem_id="wb-preempt", min_width=0)
+            burst = gr.Button(localized("Shared-prefix burst"), elem_id="wb-burst", min_width=0, **options)
+            preempt = gr.Button(localized("Force preemption"), elem_id="wb-preempt", min_width=0, **options)
         said = gr.HTML("", elem_id="wb-background-note")
     return {"add_background": button, "add_burst": burst, "preempt": preempt, "background_note": said}
 
