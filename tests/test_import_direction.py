@@ -52,6 +52,12 @@ RULES = (
     Rule("workbench.foreign_kernels", (), only=()),
     Rule("workbench.models", ("kernels", *BASE), never=PAGE_LIBRARIES),
     Rule("workbench.speculation", ("kernels", *BASE), never=PAGE_LIBRARIES),
+    # Programs that make data for the package above, by driving the engine. Nothing else imports them; see PROGRAMS.
+    Rule(
+        "workbench.speculation.train",
+        ("kernels", "workbench.engine", "workbench.models", "workbench.speculation", *DATA),
+        never=PAGE_LIBRARIES,
+    ),
     Rule("workbench.quantization", ("kernels", *BASE), never=PAGE_LIBRARIES),
     Rule(
         "workbench.engine", ("kernels", "workbench.models", "workbench.telemetry.recorder", *DATA), never=PAGE_LIBRARIES
@@ -75,6 +81,9 @@ RULES = (
     Rule("workbench.bench.page", ("app", "workbench.engine", "workbench.server.listener", "workbench.bench", *DOOR)),
     Rule("app", ("kernels", "workbench")),
 )
+
+PROGRAMS = ("workbench.speculation.train",)
+"""Packages of command-line programs: they see more than the package they lie in, so only they import themselves."""
 
 TORCH_FREE = (
     "workbench.engine.request",
@@ -169,6 +178,8 @@ def import_fault(module: str, rule: Rule, item: Import) -> str | None:
         return f"relative import {item.name}: write it out"
     if package in sys.stdlib_module_names:
         return None
+    if is_below(item.name, PROGRAMS) and not is_below(module, PROGRAMS):
+        return f"may not import {item.name}"
     if package in OURS:
         own = rule.prefix if rule.prefix != "workbench" else "workbench.__init__"
         return None if is_below(item.name, (own, *rule.ours)) else f"may not import {item.name}"
@@ -241,6 +252,16 @@ def test_imports_follow_the_architecture():
         ("workbench.models.loader", "from . import llama", "relative import ..llama"),
         ("workbench.models.loader", "import os\nos.environ['A'] = '1'", "reads the environment"),
         ("workbench.models.loader", "from os import getenv", "reads the environment"),
+        (
+            "workbench.speculation.eagle",
+            "from workbench.engine import core",
+            "may not import workbench.engine.core",
+        ),
+        (
+            "workbench.speculation.eagle",
+            "from workbench.speculation.train import prompts",
+            "may not import workbench.speculation.train.prompts",
+        ),
         ("workbench.novelty", "", "no row in RULES"),
     ],
 )
@@ -258,6 +279,7 @@ def test_checker_notices_each_kind_of_violation(module: str, source: str, fault:
         ("workbench.engine.core", "import torch\nfrom workbench.engine.scheduler import Scheduler"),
         ("workbench.ui.pages.chat", "import gradio\nfrom workbench.engine.service import EngineService"),
         ("workbench.config", "import os\nos.environ.get('A')"),
+        ("workbench.speculation.train.generate", "from workbench.engine.core import EngineCore"),
     ],
 )
 def test_checker_lets_the_intended_imports_pass(module: str, source: str):
