@@ -1,4 +1,7 @@
-/* The compact map beside the chat: every block as a small cell, one's own request lit, its phase and figures. */
+/* The compact map beside the chat: every block as a small cell, one's own request lit, its phase and figures.
+ *
+ * The answer beside it streams on while the other tabs look at a recorded step, so it always shows the newest one.
+ */
 (function (wb) {
   "use strict";
 
@@ -51,7 +54,11 @@
 
     update() {
       if (!wb.dom.isShown(this.root)) return;
-      const view = wb.store.view();
+      const isAway = wb.savedRun.isOpen();
+      this.parts.away.hidden = !isAway;
+      for (const name of ["map", "rows", "open"]) this.parts[name].hidden = isAway;
+      if (isAway) { this.drawAway(); return; }
+      const view = wb.store.live;
       const family = familyOf(view, this.id);
       const request = family[0] || null;
       if (request) { this.wasSeen = true; this.last = request; }
@@ -59,8 +66,15 @@
       const table = new Set(family.flatMap((each) => view.tableOf(each)));
       this.root.classList.toggle("wb-stale", wb.feed.isStale());
       this.drawHeading(view, request, family.reduce((count, each) => count + each.sequences, 0));
+      this.drawMoment(view);
       this.drawCells(view, family, table);
       this.drawRows(view, request, table);
+    }
+
+    /** The feed is a saved run's: nothing is known of the engine that the chat goes on with. */
+    drawAway() {
+      this.parts.square.hidden = this.parts.phases.hidden = true;
+      wb.dom.setText(this.parts.title, this.id ? text("Your request {id}", { id: this.id }) : text("Block pool"));
     }
 
     drawHeading(view, request, numSequences) {
@@ -74,6 +88,13 @@
         node.classList.toggle("wb-on", i === phase);
         wb.dom.setText(node, words(i, phase, request, view));
       });
+    }
+
+    /** Which step this is, where the other tabs show another one. */
+    drawMoment(view) {
+      const { cursor } = wb.store;
+      this.parts.moment.hidden = cursor === null;
+      if (cursor !== null) wb.dom.setText(this.parts.moment, text("Newest step, {newest}. Blocks and Timeline stand at step {step}.", { newest: view.stepId, step: cursor }));
     }
 
     /** Every block; one's own stand out, each in the colour of its first owner where there are several sequences. */
@@ -122,9 +143,10 @@
       return shared ? ` (${text("{count} shared", { count: shared })})` : "";
     }
 
-    /** Show the full map with this request selected. */
+    /** Show the full map as it is now, with this request selected. */
     openMap() {
-      const [first] = familyOf(wb.store.view(), this.id);
+      wb.store.follow();
+      const [first] = familyOf(wb.store.live, this.id);
       if (first) wb.store.select(first.id, -1);
       wb.dom.openTab("blocks");
     }
