@@ -32,6 +32,13 @@ def test_page_exposes_no_handler_as_an_api(page: Any):
     assert {fn.api_visibility for fn in page.fns.values()} == {"private"}
 
 
+def test_page_tells_no_widget_of_an_events_progress(page: Any):
+    """The browser would copy the value of each that is told, at every update of an answer."""
+    told = {fn.name: fn.show_progress_on for fn in page.fns.values()}
+    assert "send" in told
+    assert {name: widgets for name, widgets in told.items() if widgets != []} == {}
+
+
 def test_page_has_a_tab_only_for_what_exists(page: Any):
     tabs = [block.label.key for block in page.blocks.values() if type(block).__name__ == "Tab"]
     assert tabs == ["Chat", "Blocks", "Timeline"]

@@ -11,6 +11,7 @@ from workbench.errors import WorkbenchError
 from workbench.ui.localized import localized, texts_for
 from workbench.ui.notes import note
 from workbench.ui.preset_store import PresetStore, is_local
+from workbench.ui.quiet import QUIET
 from workbench.ui.sampling_form import sampling_params
 from workbench.ui.settings import ENGINE_FIELDS, typed_values
 
@@ -62,8 +63,7 @@ def build_preset_saver(
         [preset, name, title, about, *engine, *sampling],
         [preset, description, said],
         queue=False,
-        show_progress="hidden",
-        api_visibility="private",
+        **QUIET,
     )
 
 

@@ -15,6 +15,7 @@ from workbench.ui.localized import localized, texts_for
 from workbench.ui.notes import note
 from workbench.ui.preset_controls import build_preset_saver, localized_choices
 from workbench.ui.preset_store import PresetStore
+from workbench.ui.quiet import QUIET
 from workbench.ui.sampling_controls import build_sampling_controls
 from workbench.ui.sampling_form import FIELDS, FORM_VERSION, form_values, kept_form
 from workbench.ui.settings import (
@@ -180,10 +181,9 @@ def _tag(name: str) -> str:
     return "wb-live" if name in LIVE_FIELDS else "wb-reload"
 
 
-_QUIET: Final[dict[str, Any]] = {
+_AT_ONCE: Final[dict[str, Any]] = {
+    **QUIET,
     "queue": False,
-    "show_progress": "hidden",
-    "api_visibility": "private",
     "concurrency_limit": None,
 }
 
@@ -202,7 +202,7 @@ def _wire_sampling(store: PresetStore, controls: _Controls) -> None:
 
     own = [*controls.sampling, controls.system_prompt]
     controls.preset.input(
-        choose_preset, controls.preset, [controls.description, *controls.sampling, *controls.engine], **_QUIET
+        choose_preset, controls.preset, [controls.description, *controls.sampling, *controls.engine], **_AT_ONCE
     )
     gr.on(  # by the browser alone, each time: nothing is asked of the server
         [control.change for control in own],  # type: ignore[attr-defined]
@@ -211,7 +211,7 @@ def _wire_sampling(store: PresetStore, controls: _Controls) -> None:
         controls.kept,
         js=KEEP_FORM,
         trigger_mode="multiple",
-        **_QUIET,
+        **_AT_ONCE,
     )
 
 
@@ -235,8 +235,8 @@ def _wire_engine(service: EngineService, controls: _Controls) -> None:
         yield gr.Button(EngineChanges({}).button_label(say), interactive=False), note(say("Applied."))
 
     engine = controls.engine
-    gr.on([control.change for control in engine], count_changes, engine, [controls.apply, controls.note], **_QUIET)
-    controls.apply.click(apply_now, engine, [controls.apply, controls.note], **{**_QUIET, "queue": True})
+    gr.on([control.change for control in engine], count_changes, engine, [controls.apply, controls.note], **_AT_ONCE)
+    controls.apply.click(apply_now, engine, [controls.apply, controls.note], **{**_AT_ONCE, "queue": True})
 
 
 def _wire_page(page: gr.Blocks, service: EngineService, store: PresetStore, controls: _Controls) -> None:
@@ -254,5 +254,7 @@ def _wire_page(page: gr.Blocks, service: EngineService, store: PresetStore, cont
 
     own = [*controls.sampling, controls.system_prompt]
     # Not `gr.on(None, …)`, which also runs whenever an input changes: it would undo what is being typed.
-    shown = page.load(show_current, controls.kept, [*own, controls.preset, *controls.engine, controls.apply], **_QUIET)
-    shown.then(None, js=FORM_SHOWN, **_QUIET)
+    shown = page.load(
+        show_current, controls.kept, [*own, controls.preset, *controls.engine, controls.apply], **_AT_ONCE
+    )
+    shown.then(None, js=FORM_SHOWN, **_AT_ONCE)

@@ -15,6 +15,7 @@ from workbench.ui.components.chat_tools import chat_tools
 from workbench.ui.load_handlers import LoadHandlers
 from workbench.ui.localized import localized
 from workbench.ui.notes import note
+from workbench.ui.quiet import QUIET
 from workbench.ui.replay_words import EMPTY_CHAT as EMPTY_REPLAY
 from workbench.ui.replay_words import NOTHING_IS_COMPUTED
 from workbench.ui.sidebar import Sidebar
@@ -33,7 +34,7 @@ def build_chat_page(page: gr.Blocks, service: EngineService, sidebar: Sidebar) -
     handlers = ChatHandlers(service, widgets)
     _wire(handlers, sidebar, widgets)
     earlier = widgets.earlier_session
-    page.load(handlers.come_back, earlier, widgets.outputs, queue=False, js=EARLIER_SESSION, **_PRIVATE)
+    page.load(handlers.come_back, earlier, widgets.outputs, queue=False, js=EARLIER_SESSION, **QUIET)
     _wire_load(LoadHandlers(service, handlers.turns), widgets)
 
 
@@ -45,13 +46,11 @@ def build_replay_chat_page() -> None:
 FOCUS_MESSAGE: Final = "() => document.querySelector('#wb-message textarea').focus()"
 EARLIER_SESSION: Final = "() => { try { return sessionStorage.getItem('wb-session'); } catch { return null; } }"
 
-_PRIVATE: Final[dict[str, Any]] = {"show_progress": "hidden", "api_visibility": "private"}
-
 
 def _wire(handlers: ChatHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> None:
     own = [sidebar.system_prompt, *sidebar.sampling]
     # No limit here: the engine queues, and a request that waits must not keep others out.
-    streaming: dict[str, Any] = {"outputs": widgets.outputs, "concurrency_limit": None, **_PRIVATE}
+    streaming: dict[str, Any] = {"outputs": widgets.outputs, "concurrency_limit": None, **QUIET}
     gr.on(
         [widgets.message.submit, widgets.send.click],
         handlers.send,
@@ -63,14 +62,14 @@ def _wire(handlers: ChatHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> Non
     widgets.regenerate.click(handlers.regenerate, own, **streaming)
     widgets.drop_oldest.click(handlers.drop_oldest, own, **streaming)
     # Past the queue, so that they act at once.
-    widgets.stop.click(handlers.stop, queue=False, **_PRIVATE)
-    widgets.clear.click(handlers.clear, None, widgets.outputs, queue=False, **_PRIVATE)
+    widgets.stop.click(handlers.stop, queue=False, **QUIET)
+    widgets.clear.click(handlers.clear, None, widgets.outputs, queue=False, **QUIET)
     changed_by_edit = [widgets.message, *widgets.edit_outputs]
-    edit = widgets.tools.select(handlers.begin_edit, None, changed_by_edit, queue=False, **_PRIVATE)
-    edit.then(None, js=FOCUS_MESSAGE, **_PRIVATE)
-    widgets.tools.option_select(handlers.choose, None, widgets.choice_outputs, queue=False, **_PRIVATE)
-    widgets.tools.expand(handlers.toggle_tokens, None, [widgets.chatbot, widgets.tools], queue=False, **_PRIVATE)
-    widgets.cancel_edit.click(handlers.cancel_edit, None, changed_by_edit, queue=False, **_PRIVATE)
+    edit = widgets.tools.select(handlers.begin_edit, None, changed_by_edit, queue=False, **QUIET)
+    edit.then(None, js=FOCUS_MESSAGE, **QUIET)
+    widgets.tools.option_select(handlers.choose, None, widgets.choice_outputs, queue=False, **QUIET)
+    widgets.tools.expand(handlers.toggle_tokens, None, [widgets.chatbot, widgets.tools], queue=False, **QUIET)
+    widgets.cancel_edit.click(handlers.cancel_edit, None, changed_by_edit, queue=False, **QUIET)
 
 
 def _wire_load(load: LoadHandlers, widgets: ChatWidgets) -> None:
@@ -79,7 +78,7 @@ def _wire_load(load: LoadHandlers, widgets: ChatWidgets) -> None:
         (widgets.add_burst, load.burst),
         (widgets.preempt, load.preempt),
     ):
-        button.click(handler, None, widgets.background_note, queue=False, trigger_mode="multiple", **_PRIVATE)
+        button.click(handler, None, widgets.background_note, queue=False, trigger_mode="multiple", **QUIET)
 
 
 def _lay_out(*, can_ask: bool = True) -> ChatWidgets:
