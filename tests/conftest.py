@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kernels.ops import load_backend
 from tests.models.tiny_gguf import write_tiny_gguf
@@ -14,6 +15,8 @@ from workbench.config import DEFAULT_MODEL, prepare_process
 from workbench.models.default_model import resolve_model_path
 
 prepare_process()
+settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.load_profile("untimed")
 
 BROWSER_TESTS = Path(__file__).parent / "browser"
 

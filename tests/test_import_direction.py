@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 OURS = ("kernels", "workbench", "app")
 
 BASE = ("workbench.config", "workbench.errors")
-DATA = (*BASE, "workbench.sampling_params", "workbench.telemetry.records")
+DATA = (*BASE, "workbench.sampling_params", "workbench.speculation_params", "workbench.telemetry.records")
 DOOR = (
     *DATA,
     "workbench.engine.service",
@@ -41,10 +41,11 @@ class Rule:
 
 RULES = (
     Rule("kernels", (), only=("torch", "numpy", "numba", "llvmlite", "triton")),
-    Rule("workbench", ("workbench.llm", "workbench.sampling_params"), only=()),
+    Rule("workbench", ("workbench.llm", "workbench.sampling_params", "workbench.speculation_params"), only=()),
     Rule("workbench.errors", (), only=()),
     Rule("workbench.config", ("workbench.errors",), only=("msgspec",)),
     Rule("workbench.sampling_params", ("workbench.errors",), only=("msgspec",)),
+    Rule("workbench.speculation_params", ("workbench.errors",), only=("msgspec",)),
     Rule("workbench.telemetry.records", (), only=("msgspec",)),
     Rule("workbench.telemetry.recorder", ("workbench.telemetry.records",), only=()),
     Rule("workbench.telemetry", DATA, never=("torch", *PAGE_LIBRARIES)),
@@ -60,7 +61,9 @@ RULES = (
     ),
     Rule("workbench.quantization", ("kernels", *BASE), never=PAGE_LIBRARIES),
     Rule(
-        "workbench.engine", ("kernels", "workbench.models", "workbench.telemetry.recorder", *DATA), never=PAGE_LIBRARIES
+        "workbench.engine",
+        ("kernels", "workbench.models", "workbench.speculation", "workbench.telemetry.recorder", *DATA),
+        never=PAGE_LIBRARIES,
     ),
     Rule("workbench.outputs", DATA, only=("msgspec",)),
     Rule("workbench.llm", (*DOOR, "workbench.outputs"), never=PAGE_LIBRARIES),

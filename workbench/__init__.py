@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.llm import LLM
     from workbench.sampling_params import SamplingParams
+    from workbench.speculation_params import SpeculationParams
 
-__all__ = ["LLM", "SamplingParams"]
+__all__ = ["LLM", "SamplingParams", "SpeculationParams"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from workbench.sampling_params import SamplingParams
 
         return SamplingParams
+    if name == "SpeculationParams":
+        from workbench.speculation_params import SpeculationParams
+
+        return SpeculationParams
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

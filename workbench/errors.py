@@ -10,6 +10,7 @@
     ├── BackendUnavailableError       a kernel backend or a library cannot run here
     ├── RequestRejectedError          refused at the door; the engine is unharmed
     │   ├── InvalidSamplingParamsError    a sampling parameter is out of range (HTTP 400)
+    │   ├── InvalidSpeculationParamsError a speculation parameter is out of range, or cannot be met (HTTP 400)
     │   ├── InvalidPromptError            empty prompt or a token id outside the vocabulary (HTTP 400)
     │   ├── PromptTooLongError            can never fit in the context or in the pool (HTTP 400)
     │   └── QueueFullError                too many requests wait already (HTTP 429)
@@ -53,6 +54,10 @@ class RequestRejectedError(WorkbenchError):
 
 class InvalidSamplingParamsError(RequestRejectedError):
     """A sampling parameter is out of its range."""
+
+
+class InvalidSpeculationParamsError(RequestRejectedError):
+    """A speculation parameter is out of its range, or names a method that this engine cannot offer."""
 
 
 class InvalidPromptError(RequestRejectedError):

@@ -16,6 +16,7 @@ from workbench.engine.service import EngineService
 from workbench.errors import ConfigurationError, EngineError, InvalidPromptError
 from workbench.outputs import CompletionOutput, Logprob, Logprobs, RequestOutput
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.telemetry.records import FinishReason
 
 Prompt = str | Sequence[int]
@@ -92,6 +93,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         priority: Sequence[int] | None = None,
+        speculation: SpeculationParams = NO_SPECULATION,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer prompts, all of them batched together; results come in the order of the prompts.
@@ -102,6 +104,7 @@ class LLM:
             prompts: one prompt or a list; a prompt is a string or a list of token ids.
             sampling_params: one for all, or one per prompt.
             priority: one number per prompt; lower runs first, where the policy looks at it.
+            speculation: how to draft tokens ahead; a greedy answer is the same whatever is drafted.
             use_tqdm: draw a progress bar for long lists.
 
         Raises:
@@ -113,13 +116,14 @@ class LLM:
             raise ConfigurationError(
                 f"{len(priority)} priorities for {len(prompt_list)} prompts: give one per prompt, or none"
             )
-        return self._run(prompt_list, _one_each(sampling_params, len(prompt_list)), priority, use_tqdm)
+        return self._run(prompt_list, _one_each(sampling_params, len(prompt_list)), priority, speculation, use_tqdm)
 
     def chat(
         self,
         messages: Messages | Sequence[Messages],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        speculation: SpeculationParams = NO_SPECULATION,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer conversations through the model's chat template. Errors as `generate`.
@@ -127,12 +131,13 @@ class LLM:
         Args:
             messages: one conversation or a list of them; a message is `{"role": …, "content": …}`.
             sampling_params: one for all, or one per conversation.
+            speculation: how to draft tokens ahead.
             use_tqdm: draw a progress bar for long lists.
         """
         is_single = bool(messages) and isinstance(messages[0], Mapping)
         conversations: list[Messages] = [messages] if is_single else list(messages)  # type: ignore[list-item, arg-type]
         prompts: list[Prompt] = [self._service.tokenizer.encode_chat(conversation) for conversation in conversations]
-        return self._run(prompts, _one_each(sampling_params, len(prompts)), None, use_tqdm)
+        return self._run(prompts, _one_each(sampling_params, len(prompts)), None, speculation, use_tqdm)
 
     def close(self) -> None:
         """Stop the engine. Safe to call twice."""
@@ -149,6 +154,7 @@ class LLM:
         prompts: list[Prompt],
         params: list[SamplingParams],
         priorities: Sequence[int] | None,
+        speculation: SpeculationParams,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         """Keep the engine full until every prompt is answered; on an error, abort what is left."""
@@ -166,7 +172,9 @@ class LLM:
                     prompt_index, one = following
                     entry = entries[prompt_index]
                     priority = 0 if priorities is None else priorities[prompt_index]
-                    entry.request_id = self._service.submit(entry.token_ids, one, events.put, priority=priority)
+                    entry.request_id = self._service.submit(
+                        entry.token_ids, one, events.put, priority=priority, speculation=speculation
+                    )
                     for index in range(one.n):
                         pending[answer_id(entry.request_id, index)] = _Pending(prompt_index, index)
                     following = next(todo, None)

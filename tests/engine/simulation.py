@@ -13,9 +13,12 @@ from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.policies.admission import AdmissionPolicy, Strict
 from workbench.engine.policies.fcfs import FirstComeFirstServed
 from workbench.engine.request import Request
-from workbench.engine.scheduler import Scheduler, StepResult
+from workbench.engine.scheduler import Scheduler
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from workbench.engine.update import StepResult
 from workbench.sampling_params import SamplingParams
+from workbench.speculation.rejection_sampler import accept_matching
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.telemetry.records import BlockTransfer, TransferKind
 
 EOS = 0
@@ -57,7 +60,13 @@ class Simulation:
         self._num_steps = 0
 
     def add(
-        self, request_id: str, prompt: int | Sequence[int], cache_salt: str = "", priority: int = 0, **params: Any
+        self,
+        request_id: str,
+        prompt: int | Sequence[int],
+        cache_salt: str = "",
+        priority: int = 0,
+        speculation: SpeculationParams = NO_SPECULATION,
+        **params: Any,
     ) -> Request:
         """Queue a request; a number stands for a prompt of that many tokens 1, 2, 3, ….
 
@@ -75,6 +84,7 @@ class Simulation:
                 priority=priority,
                 family=request_id,
                 index=index,
+                speculation=speculation,
             )
             for index in range(sampling.num_sequences)
         ]
@@ -103,16 +113,12 @@ class Simulation:
         self.memory.transfer(plan.transfers)
         for item in plan.scheduled:
             self.computed[item.request_id].append(item.token_ids)
-            self.memory.compute(item, self.requests[item.request_id].token_ids)
+            self.memory.compute(item, [*self.requests[item.request_id].token_ids, *item.draft_token_ids])
 
     def finish_late(self, plan: SchedulerOutput) -> StepResult:
         """Update from a plan that was executed before something else happened."""
         output = ModelRunnerOutput(
-            {
-                draw.request_id: (self.token_of(draw.request_id, item.output_position),)
-                for item in plan.scheduled
-                for draw in item.draws
-            },
+            {draw.request_id: self._verified(item, draw.request_id) for item in plan.scheduled for draw in item.draws},
             candidates={
                 item.request_id: tuple(self.candidates_of(item.request_id, item.token_ids)[: item.num_candidates])
                 for item in plan.scheduled
@@ -122,6 +128,15 @@ class Simulation:
         result = self.scheduler.update_from_output(plan, output)
         self.scheduler.check_integrity()
         return result
+
+    def _verified(self, item: ScheduledRequest, request_id: str) -> tuple[int, ...]:
+        """The scripted tokens as far as the draft foretold them, and one more."""
+        scripted = [self.token_of(request_id, item.output_position + i) for i in range(len(item.draft_token_ids) + 1)]
+        return accept_matching(item.draft_token_ids, scripted).token_ids
+
+    def draft(self, request_id: str, *token_ids: int) -> None:
+        """Let these tokens be verified in the next step."""
+        self.scheduler.take_drafts({request_id: token_ids})
 
     def step(self) -> tuple[SchedulerOutput, StepResult]:
         """Plan, execute and update one step."""

@@ -55,13 +55,15 @@ class Recording:
         self._latest = self._compute_logits(hidden)
         return self._latest
 
-    def execute(self, plan):
-        output = self._execute(plan)
+    def execute(self, plan, drafts):
+        output = self._execute(plan, drafts)
         sampled = [item for item in plan.scheduled if item.draws]
         if sampled:
-            for item, row in zip(sampled, self._latest.clone(), strict=True):
+            rows = iter(self._latest.clone())
+            for item in sampled:
+                own = [next(rows) for _ in range(item.num_sampled_rows)]
                 for draw in item.draws:
-                    self.rows[draw.request_id].append(row)
+                    self.rows[draw.request_id] += own[: len(output.token_ids[draw.request_id])]
         return output
 
 

@@ -137,6 +137,22 @@ class SchedulerMachine(RuleBasedStateMachine):
     def ask_to_preempt(self, data):
         self.sim.scheduler.preempt(data.draw(st.sampled_from(sorted(self.sim.scheduler.requests))))
 
+    @precondition(lambda self: self.sim.scheduler.running)
+    @rule(data=st.data(), num_right=st.integers(0, 5), num_wrong=st.integers(0, 3))
+    def draft(self, data, num_right, num_wrong):
+        """Guesses for somebody who decodes, right up to some point; the drafter leaves room for one token more."""
+        limit = self.sim.scheduler.limits.max_model_len
+        decoding = [
+            r
+            for r in self.sim.scheduler.running
+            if r.beams is None and r.num_output_tokens and r.num_missing_tokens == 1
+        ]
+        if decoding:
+            request = data.draw(st.sampled_from(sorted(decoding, key=lambda each: each.request_id)))
+            first, room = request.num_output_tokens, request.most_tokens(limit) - request.num_tokens - 1
+            right = [token_of(request.request_id, first + offset) for offset in range(num_right)]
+            self.sim.draft(request.request_id, *[*right, *[99] * num_wrong][: max(0, room)])
+
     @precondition(lambda self: self.sim.scheduler.requests)
     @rule(limit=st.integers(1, 5))
     def change_limit(self, limit):

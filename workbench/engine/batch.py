@@ -26,7 +26,7 @@ class ForwardBatch:
     sampled: tuple[ScheduledRequest, ...]
     """Requests that sample a token in this step."""
     sampled_rows: torch.Tensor
-    """int64 [S]: the last row of each of them."""
+    """int64 [S]: the last row of each of them, before it those whose next token was drafted."""
 
 
 def build_batch(plan: SchedulerOutput, block_size: int) -> ForwardBatch:
@@ -45,7 +45,7 @@ def build_batch(plan: SchedulerOutput, block_size: int) -> ForwardBatch:
     owner = np.repeat(np.arange(len(scheduled)), counts)
     positions = np.arange(query_start[-1], dtype=np.int64) + np.repeat(starts - query_start[:-1], counts)
     token_ids = np.concatenate([np.array(item.token_ids, dtype=np.int64) for item in scheduled])
-    samples = np.array([item.samples for item in scheduled], dtype=bool)
+    num_sampled = np.array([item.num_sampled_rows for item in scheduled])
 
     return ForwardBatch(
         request_ids=tuple(item.request_id for item in scheduled),
@@ -61,8 +61,14 @@ def build_batch(plan: SchedulerOutput, block_size: int) -> ForwardBatch:
             for tables in map(_tables, zip(*(item.block_tables for item in scheduled), strict=True))
         ),
         sampled=tuple(item for item in scheduled if item.samples),
-        sampled_rows=torch.from_numpy((query_start[1:][samples] - 1).astype(np.int64)),
+        sampled_rows=torch.from_numpy(_last_rows(query_start[1:].astype(np.int64), num_sampled)),
     )
+
+
+def _last_rows(ends: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The last `counts` rows before each of `ends` [S]."""
+    starts = np.cumsum(counts) - counts
+    return np.arange(counts.sum()) + np.repeat(ends - counts - starts, counts)
 
 
 def _tables(tables: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int32]:

@@ -76,6 +76,9 @@ class ContiguousKVCacheManager(KVCacheManager):
         """Return whether the run is long enough."""
         return self.holds(request_id, num_tokens)
 
+    def truncate(self, request_id: str, num_tokens: int) -> None:
+        """Nothing: the run stays reserved, and slots behind rejected drafts were never counted as filled."""
+
     def _free_runs(self) -> list[Run]:
         return runs_of(self.pool.empty_blocks)
 

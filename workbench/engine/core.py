@@ -17,6 +17,7 @@ from workbench.config import EngineConfig
 from workbench.engine.block_pool import BlockPool
 from workbench.engine.contiguous import ContiguousKVCacheManager
 from workbench.engine.detokenizer import OutputText
+from workbench.engine.drafter import Drafter
 from workbench.engine.kv_cache_manager import KVCacheManager
 from workbench.engine.latency import RequestLatency
 from workbench.engine.limits import kv_block_bytes, resolve_max_model_len, resolve_num_blocks, resolve_num_swap_blocks
@@ -24,10 +25,12 @@ from workbench.engine.messages import BlockDetails, Event, RequestFinished, SetL
 from workbench.engine.model_runner import ModelRunner
 from workbench.engine.policies import POLICIES
 from workbench.engine.policies.admission import ADMISSIONS
+from workbench.engine.proposers import make_proposers
 from workbench.engine.request import Request
-from workbench.engine.scheduler import Scheduler, StepResult
+from workbench.engine.scheduler import Scheduler
 from workbench.engine.scheduler_output import ScheduledRequest, SchedulerOutput
 from workbench.engine.step_record import StepTimes, build_step_record
+from workbench.engine.update import StepResult
 from workbench.models.loader import LoadedModel
 from workbench.sampling_params import MAX_SEED
 from workbench.telemetry.records import FinishReason, PoolSnapshot, RequestStatus, StepRecord
@@ -69,6 +72,8 @@ class EngineCore:
         self.num_swap_blocks = resolve_num_swap_blocks(config, loaded.config, self.num_blocks)
         self.runner = ModelRunner(loaded.model, loaded.config, self.num_blocks, config.block_size, self.num_swap_blocks)
         self._block_transfer_s = self.runner.measure_transfer_s()
+        self.proposers = make_proposers()
+        self._drafter = Drafter(self.proposers.available, self.max_model_len)
         self.scheduler = self._new_scheduler()
         self._open: dict[str, _OpenRequest] = {}
         self._ended: list[Request] = []
@@ -144,6 +149,7 @@ class EngineCore:
             text=OutputText(self.loaded.tokenizer, params.stop_texts, params.skip_special_tokens),
             family=command.request_id,
             index=index,
+            speculation=command.speculation,
         )
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> tuple[Event, ...]:
@@ -184,13 +190,15 @@ class EngineCore:
         self._step_id += 1
         started = time.monotonic()
         plan = SchedulerOutput(self._step_id, (), self.scheduler.limits.max_num_batched_tokens)
-        scheduled = executed = started
+        drafted = scheduled = executed = started
         events: tuple[Event, ...] = ()
         result, error = StepResult(), None
         try:
+            self._draft()
+            drafted = scheduled = executed = time.monotonic()
             plan = self.scheduler.schedule(self._step_id)
             scheduled = executed = time.monotonic()
-            output = self.runner.execute(plan)
+            output = self.runner.execute(plan, self._drafter.drafts)
             executed = time.monotonic()
             result = self.scheduler.update_from_output(plan, output)
             events = self._events(plan, result, scheduled, executed)
@@ -200,10 +208,16 @@ class EngineCore:
         except Exception as exception:  # noqa: BLE001 - no fault of one step may end the engine
             error = exception
             events += self._recover(plan, exception)
-        times = StepTimes(started, scheduled, executed, time.monotonic())
+        times = StepTimes(started, drafted, scheduled, executed, time.monotonic())
         record = build_step_record(plan, result, self.scheduler, self._ended, times, self.epoch)
         self._ended.clear()
         return StepOutcome(events, record, error)
+
+    def _draft(self) -> None:
+        """Have tokens drafted for those who want it."""
+        requests, kv_cache = self.scheduler.requests, self.scheduler.kv_cache
+        self._drafter.draft(requests, self.scheduler.running, kv_cache)
+        self.scheduler.take_drafts({name: draft.token_ids for name, draft in self._drafter.drafts.items()})
 
     def _learn_cost(self, plan: SchedulerOutput, execute_s: float) -> None:
         num_prefill = sum(item.num_tokens for item in plan.scheduled if item.is_prefill)
@@ -213,14 +227,26 @@ class EngineCore:
         """Token events of everyone who got tokens, then the terminal events."""
         for item in plan.scheduled:
             self._note_scheduled(item, scheduled_s)
+        num_drafted = {item.request_id: len(item.draft_token_ids) for item in plan.scheduled}
         events: list[Event] = []
         for request_id, token_ids in result.new_token_ids.items():
             entry = self._open[request_id]
             entry.latency.on_tokens(now_s, len(token_ids))
             text = entry.request.text.take() if entry.request.text is not None else ""
             logprobs, count = result.new_logprobs.get(request_id), entry.request.num_output_tokens
+            num_draft = num_drafted.get(request_id, 0)
             events.append(
-                TokenEvent(request_id, plan.step_id, token_ids, text, count, logprobs, index=entry.request.index)
+                TokenEvent(
+                    request_id,
+                    plan.step_id,
+                    token_ids,
+                    text,
+                    count,
+                    logprobs,
+                    index=entry.request.index,
+                    num_draft_tokens=num_draft,
+                    num_accepted_tokens=result.num_accepted.get(request_id, 0),
+                )
             )
         events += [self._end(request, now_s) for request in result.finished if request.request_id in self._open]
         return tuple(events)
@@ -243,9 +269,7 @@ class EngineCore:
             request_id=request.request_id,
             finish_reason=request.finish_reason,
             text=request.text.take() if request.text is not None else "",
-            metrics=latency.finish(
-                now_s, request.num_prompt_tokens, request.num_preemptions, request.num_cached_prompt_tokens
-            ),
+            metrics=latency.finish(now_s, request),
             stop_reason=request.stop_reason,
             error=None if request.error is None else str(request.error) or type(request.error).__name__,
             error_type=None if request.error is None else type(request.error).__name__,

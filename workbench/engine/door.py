@@ -10,10 +10,12 @@ from workbench.errors import (
     EngineStoppedError,
     InvalidPromptError,
     InvalidSamplingParamsError,
+    InvalidSpeculationParamsError,
     PromptTooLongError,
     QueueFullError,
 )
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import SpeculationParams
 
 if TYPE_CHECKING:
     from workbench.models.tokenizer import Tokenizer
@@ -58,6 +60,20 @@ def check_can_share(params: SamplingParams, kv_layout: str) -> None:
         raise InvalidSamplingParamsError(
             f"use_beam_search=True needs beams that share blocks, which kv_layout={kv_layout!r} cannot: "
             "start the engine with kv_layout='paged', or ask without beams"
+        )
+
+
+def check_speculation(wishes: SpeculationParams, params: SamplingParams, status: ServiceStatus) -> None:
+    """Raise InvalidSpeculationParamsError for a method that the engine cannot offer, and with beams."""
+    available = [method for method, reason in status.speculation.items() if not reason]
+    if wishes.method not in available:
+        raise InvalidSpeculationParamsError(
+            f"method={wishes.method!r} is not available: {status.speculation.get(wishes.method, 'unknown')}; "
+            f"give one of {', '.join(available)}"
+        )
+    if wishes.is_on and params.use_beam_search:
+        raise InvalidSpeculationParamsError(
+            f"method={wishes.method!r} with use_beam_search=True: beams are not drafted, give method='none'"
         )
 
 

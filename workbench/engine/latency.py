@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from workbench.engine.request import Request
 from workbench.telemetry.records import RequestMetrics
 
 
@@ -28,10 +29,8 @@ class RequestLatency:
         self._token_times_s.append(now_s)
         self._num_output_tokens += count
 
-    def finish(
-        self, now_s: float, num_prompt_tokens: int, num_preemptions: int, num_cached_tokens: int
-    ) -> RequestMetrics:
-        """Return the latencies of the request, which ends now."""
+    def finish(self, now_s: float, request: Request) -> RequestMetrics:
+        """Return the latencies of the request, which ends now, beside its own counts."""
         times = self._token_times_s
         gaps = sorted(after - before for before, after in pairwise(times))
         first, queued = (times[0] if times else None), self._first_scheduled_s
@@ -44,10 +43,12 @@ class RequestLatency:
             itl_p95_s=percentile(gaps, 0.95),
             tpot_s=(times[-1] - times[0]) / later if later > 0 else None,
             e2e_s=now_s - self._arrival_s,
-            num_prompt_tokens=num_prompt_tokens,
+            num_prompt_tokens=request.num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
-            num_preemptions=num_preemptions,
-            num_cached_tokens=num_cached_tokens,
+            num_preemptions=request.num_preemptions,
+            num_cached_tokens=request.num_cached_prompt_tokens,
+            num_draft_tokens=request.num_draft_tokens,
+            num_accepted_tokens=request.num_accepted_tokens,
         )
 
 

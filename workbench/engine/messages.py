@@ -10,6 +10,7 @@ import enum
 import msgspec
 
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.telemetry.records import BlockStatus, FinishReason, RequestMetrics
 
 
@@ -26,6 +27,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """Lower runs first, where the scheduling policy looks at it."""
     cache_salt: str = ""
     """Requests with different salts never share cached blocks."""
+    speculation: SpeculationParams = NO_SPECULATION
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -83,6 +85,10 @@ class TokenEvent(msgspec.Struct, frozen=True, tag=True):
     """One for each token, when asked for."""
     index: int = 0
     """Which of the request's answers."""
+    num_draft_tokens: int = 0
+    """Drafted tokens that the step verified for it."""
+    num_accepted_tokens: int = 0
+    """The first of `token_ids`, which were drafted. The next one is recovered, or bonus when all were accepted."""
 
 
 class RequestFinished(msgspec.Struct, frozen=True, tag=True):
@@ -150,6 +156,8 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens that one request can hold, prompt and answer together: what context and pool allow."""
     num_swap_blocks: int = 0
     """Blocks that the swap space holds, 0 where preemption only recomputes."""
+    speculation: dict[str, str] = {}
+    """Methods of drafting, each with the reason why this engine cannot offer it, empty when it can."""
 
 
 class BlockDetails(msgspec.Struct, frozen=True, kw_only=True):

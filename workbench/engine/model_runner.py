@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import numpy as np
@@ -14,12 +15,12 @@ from kernels.ops import AttentionMetadata, Ops, kv_cache_shapes
 from workbench.engine.batch import ForwardBatch, build_batch
 from workbench.engine.beam_search import Candidate
 from workbench.engine.candidates import best_candidates
-from workbench.engine.logit_rules import apply_rules
+from workbench.engine.choice import choose_tokens
 from workbench.engine.logprobs import compute_logprobs
 from workbench.engine.messages import TokenLogprobs
-from workbench.engine.sampler import SamplingBatch, sample
 from workbench.engine.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from workbench.models.config import ModelConfig
+from workbench.speculation.proposer import Draft
 from workbench.telemetry.records import BlockTransfer, TransferKind
 
 PROMPT_LOGPROBS_ROWS = 64
@@ -78,8 +79,11 @@ class ModelRunner:
             (self._device[0][places[layer]], self._device[1][places[layer]]) for layer in range(config.num_layers)
         ]
 
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Make the plan's transfers, compute its tokens, fill their slots and sample where it says so."""
+    def execute(self, plan: SchedulerOutput, drafts: Mapping[str, Draft] = MappingProxyType({})) -> ModelRunnerOutput:
+        """Make the plan's transfers, compute its tokens, fill their slots and sample where it says so.
+
+        drafts: by request, what the plan's drafted tokens were drawn from, if from anything.
+        """
         self._transfer(plan.transfers)
         if not plan.scheduled:
             return ModelRunnerOutput()
@@ -90,8 +94,8 @@ class ModelRunner:
             return ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
         logits = self._model.compute_logits(hidden[batch.sampled_rows])
         candidates = self._candidates(batch, logits)
-        token_ids, logprobs = self._draw(batch, logits)
-        return ModelRunnerOutput(token_ids, logprobs, prompt_logprobs, candidates)
+        choice = choose_tokens(batch.sampled, logits, drafts, self._vocab_size)
+        return ModelRunnerOutput(choice.token_ids, choice.logprobs, prompt_logprobs, candidates)
 
     def _transfer(self, transfers: Sequence[BlockTransfer]) -> None:
         """Copy blocks in the order given; neighbours of one kind go together."""
@@ -116,44 +120,15 @@ class ModelRunner:
     @staticmethod
     def _candidates(batch: ForwardBatch, logits: torch.Tensor) -> dict[str, tuple[Candidate, ...]]:
         """What each beam may go on with."""
-        rows = [row for row, item in enumerate(batch.sampled) if item.num_candidates]
-        items = [batch.sampled[row] for row in rows]
+        ends = itertools.accumulate(item.num_sampled_rows for item in batch.sampled)
+        rows = [end - 1 for end, item in zip(ends, batch.sampled, strict=True) if item.num_candidates]
+        items = [item for item in batch.sampled if item.num_candidates]
         found = best_candidates(
             logits[rows],
             [item.num_candidates for item in items],
-            [item.rules.held_back_ids if item.rules is not None else () for item in items],
+            [item.rules[0].held_back_ids if item.rules else () for item in items],
         )
         return {item.request_id: one for item, one in zip(items, found, strict=True)}
-
-    def _draw(
-        self, batch: ForwardBatch, logits: torch.Tensor
-    ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[TokenLogprobs, ...]]]:
-        """Sample the plan's draws: several from one row where answers part. Log-probabilities for those who ask."""
-        drawn = [(row, item, draw) for row, item in enumerate(batch.sampled) for draw in item.draws]
-        if [row for row, _, _ in drawn] != list(range(len(logits))):
-            logits = logits[[row for row, _, _ in drawn]]
-        if not drawn:
-            return {}, {}
-        params = [item.sampling_params for _, item, _ in drawn]
-        reported = [row for row, each in enumerate(params) if each.logprobs is not None]
-        raw_logits = logits[reported]
-        constrained = [(row, item.rules) for row, (_, item, _) in enumerate(drawn) if item.rules is not None]
-        if constrained:
-            logits = logits.clone()
-            apply_rules(logits, constrained)
-        sampling = SamplingBatch.build(
-            params=params,
-            seeds=[draw.seed for _, _, draw in drawn],
-            positions=[item.output_position for _, item, _ in drawn],
-            vocab_size=self._vocab_size,
-        )
-        token_ids = sample(logits, sampling).tolist()
-        counts = [params[row].logprobs or 0 for row in reported]
-        logprobs = compute_logprobs(raw_logits, [token_ids[row] for row in reported], counts)
-        return (
-            {draw.request_id: (token_id,) for (_, _, draw), token_id in zip(drawn, token_ids, strict=True)},
-            {drawn[row][2].request_id: (one,) for row, one in zip(reported, logprobs, strict=True)},
-        )
 
     def _prompt_logprobs(
         self, plan: SchedulerOutput, batch: ForwardBatch, hidden: torch.Tensor

@@ -21,6 +21,9 @@ class Purpose(enum.IntEnum):
     """What a number is for; numbers for different purposes are independent."""
 
     SAMPLE = 1
+    DRAFT = 2
+    ACCEPT = 3
+    RECOVER = 4
 
 
 def uniform(seeds: np.ndarray, positions: np.ndarray, purpose: Purpose) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from workbench.engine.context_lookup import PrefixMatch
 from workbench.engine.messages import TokenLogprobs
 from workbench.sampling_params import MAX_SEED, SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.telemetry.records import FinishReason, RequestStatus
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Request:
         cache_salt: str = "",
         family: str = "",
         index: int = 0,
+        speculation: SpeculationParams = NO_SPECULATION,
     ) -> None:
         """`arrival_index` orders requests; `seed` drives sampling when the parameters give none."""
         self.request_id = request_id
@@ -72,6 +74,13 @@ class Request:
         self.bad_word_ids = tuple(tuple(word) for word in bad_word_ids)
         self.cache_salt = cache_salt
         """Requests with different salts never share cached blocks."""
+        self.speculation = speculation
+        self.draft_token_ids: tuple[int, ...] = ()
+        """Guesses at what follows the known tokens, to be verified in the next step."""
+        self.num_draft_tokens = 0
+        """Drafted tokens that were verified."""
+        self.num_accepted_tokens = 0
+        """Those of them that the output holds."""
         self.cache: PrefixMatch | None = None
         """What was found in the cache at the last admission."""
         self.num_cached_prompt_tokens = 0

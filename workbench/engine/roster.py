@@ -76,6 +76,7 @@ class Roster:
             self.kv_cache.free(request.request_id)
         self.running.remove(request)
         request.num_computed_tokens = 0
+        request.draft_token_ids = ()
         request.num_preemptions += 1
         request.status = RequestStatus.SWAPPED if is_kept else RequestStatus.PREEMPTED
         self._enqueue(request)

@@ -46,6 +46,10 @@ class SamplingBatch:
             uniforms=uniform(np.array(seeds, dtype=np.uint64), np.array(positions, dtype=np.int64), Purpose.SAMPLE),
         )
 
+    def rows(self, index: np.ndarray | slice) -> SamplingBatch:
+        """Return the parameters of some of the rows."""
+        return SamplingBatch(*(getattr(self, field.name)[index] for field in fields(SamplingBatch)))
+
 
 def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """Return one token id per row, int64 [S]. Temperature 0 is greedy whatever else is set.
@@ -62,19 +66,46 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     if not is_random.any():
         return tokens
     vocab_size = logits.shape[-1]
-    is_cut = (batch.top_k < vocab_size) | (batch.top_p < 1) | (batch.min_p > 0)
+    is_cut = _is_cut(batch, vocab_size)
     for rows, draw in (
         (np.flatnonzero(is_random & ~is_cut), _draw_from_all),
         (np.flatnonzero(is_random & is_cut), _draw_from_best),
     ):
         if rows.size:
             index = torch.from_numpy(rows)
-            tokens[index] = draw(logits[index], _take(batch, rows))
+            tokens[index] = draw(logits[index], batch.rows(rows))
     return tokens
 
 
-def _take(batch: SamplingBatch, rows: np.ndarray) -> SamplingBatch:
-    return SamplingBatch(*(getattr(batch, field.name)[rows] for field in fields(SamplingBatch)))
+def probabilities(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """Return what `sample` draws from, float64 [S, vocab]; rows sum to 1 but for rounding.
+
+    Args:
+        logits: float32 [S, vocab].
+        batch: parameters of the S rows, their temperatures above 0.
+    """
+    vocab_size = logits.shape[-1]
+    scaled = _scaled(logits, batch)
+    weights = scaled.exp()
+    rows = np.flatnonzero(_is_cut(batch, vocab_size))
+    for row in rows:
+        weights[row] = _kept_weights(scaled[row : row + 1], weights[row].sum(), batch.rows(np.array([row])))
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def _kept_weights(scaled: torch.Tensor, total: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """Weights [vocab] of one row after its filters, zero where they cut."""
+    vocab_size = scaled.shape[-1]
+    for num_candidates in (min(NUM_CANDIDATES, vocab_size), vocab_size):
+        values, token_ids = scaled.topk(num_candidates, dim=-1)
+        kept, is_complete = _filter(values, total.reshape(1), batch, vocab_size)
+        if is_complete[0]:
+            break
+    return torch.zeros_like(scaled[0]).scatter_(0, token_ids[0], kept[0])
+
+
+def _is_cut(batch: SamplingBatch, vocab_size: int) -> np.ndarray:
+    return (batch.top_k < vocab_size) | (batch.top_p < 1) | (batch.min_p > 0)
 
 
 def _scaled(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
@@ -98,7 +129,7 @@ def _draw_from_best(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     weights, is_complete = _filter(values, total, batch, logits.shape[-1])
     tokens = token_ids.gather(1, _invert(weights, batch.uniforms).unsqueeze(1)).squeeze(1)
     for row in np.flatnonzero(~is_complete):
-        one = _take(batch, np.array([row]))
+        one = batch.rows(np.array([row]))
         order_values, order = scaled[row : row + 1].sort(dim=-1, descending=True)
         weights, _ = _filter(order_values, total[row : row + 1], one, logits.shape[-1])
         tokens[row] = order[0, _invert(weights, one.uniforms)[0]]

@@ -13,15 +13,12 @@ The scheduler holds no tensors and reads no clock: it runs alone in tests and in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from workbench.engine.admission import Admission
-from workbench.engine.beam_steps import advance_beams, begin_beams
+from workbench.engine.beam_steps import begin_beams
 from workbench.engine.context_lookup import PrefixMatch
-from workbench.engine.ending import reason_to_end
 from workbench.engine.kv_cache_manager import KVCacheManager
-from workbench.engine.messages import TokenLogprobs
-from workbench.engine.plan_draft import PlanDraft
+from workbench.engine.plan_draft import PlanDraft, even_counts
 from workbench.engine.policies import SchedulingPolicy
 from workbench.engine.policies.admission import AdmissionPolicy
 from workbench.engine.preemption import Preemption
@@ -31,20 +28,12 @@ from workbench.engine.roster import Roster
 from workbench.engine.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from workbench.engine.share import share_of
 from workbench.engine.step_limits import StepLimits
+from workbench.engine.update import StepResult, Update
 from workbench.errors import KVCacheExhaustedError
 from workbench.telemetry.records import Decision, FinishReason, Reason, RequestStatus
 
 MAX_EXPLAINED_WAITING = 32
 """Explanations per step for requests that merely stand behind the head of the queue."""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a step changed for the outside: new tokens per request, and requests that ended."""
-
-    new_token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    new_logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
-    finished: tuple[Request, ...] = ()
 
 
 class Scheduler:
@@ -143,6 +132,11 @@ class Scheduler:
         if request is not None:
             self.roster.lose_swapped(request)
 
+    def take_drafts(self, drafts: Mapping[str, tuple[int, ...]]) -> None:
+        """Note what may follow the known tokens of running requests; the next plan has it verified where it fits."""
+        for request_id, token_ids in drafts.items():
+            self.requests[request_id].draft_token_ids = token_ids
+
     def preempt(self, request_id: str) -> None:
         """Preempt a request with all its answers, or one answer, in the next step; one that does not run then stays."""
         self._to_preempt.add(request_id)
@@ -152,11 +146,12 @@ class Scheduler:
     def schedule(self, step_id: int) -> SchedulerOutput:
         """Plan one step within the token budget. Allocates blocks, preempts, admits."""
         num_sequences = sum(request.num_sequences for request in self.running)
-        plan = PlanDraft(self.limits, num_sequences)
+        plan = PlanDraft(self.limits, num_sequences, held_back=self._budget_for_drafts())
         self._preempt_as_asked(plan)
         self._serve_running(plan)
         self._admit_waiting(plan)
         self._break_standstill(plan)
+        self._add_drafts(plan)
         self._failed_in_plan = plan.failed
         return SchedulerOutput(
             step_id=step_id,
@@ -191,6 +186,27 @@ class Scheduler:
             tokens = min(wanted, plan.budget)
             if self._make_room(plan, request, request.num_computed_tokens + tokens):
                 self._grant(plan, request, tokens, wanted)
+
+    def _budget_for_drafts(self) -> int:
+        """Tokens of a step for drafts: at most half of what is left when everyone who runs has one token."""
+        num_drafted = sum(len(request.draft_token_ids) for request in self.running)
+        return min(num_drafted, max(0, self.limits.max_num_batched_tokens - len(self.running)) // 2)
+
+    def _add_drafts(self, plan: PlanDraft) -> None:
+        """Give drafted tokens what budget and blocks are left: they never cost anybody else a token or a block."""
+        plan.release_held_back()
+        drafting = [
+            request
+            for request in self.running
+            if request.draft_token_ids and plan.shares.get(request.request_id) == request.num_missing_tokens
+        ]
+        counts = even_counts([len(request.draft_token_ids) for request in drafting], plan.budget)
+        for request, count in zip(drafting, counts, strict=True):
+            computed, known = request.num_computed_tokens, request.num_tokens
+            while count and not self.kv_cache.allocate(request.request_id, known + count, computed):
+                count -= 1
+            plan.shares[request.request_id] += count
+            plan.budget -= count
 
     def _make_room(self, plan: PlanDraft, request: Request, num_tokens: int) -> bool:
         """Allocate blocks for `num_tokens` tokens, preempting until they fit. False: it yielded."""
@@ -410,59 +426,12 @@ class Scheduler:
     # -------------------------------------------------------------------------------- update
 
     def update_from_output(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> StepResult:
-        """Take over what the step computed: counters, sampled tokens, and who is done.
-
-        A result for a request that was aborted or preempted since the plan was made is discarded.
-        """
-        finished = list(self._failed_in_plan)
+        """Take over what the step computed: counters, sampled tokens, and who is done; see `Update`."""
+        update = Update(self.roster, self.kv_cache, self.limits, self.eos_token_ids)
+        update.result.finished += self._failed_in_plan
         self._failed_in_plan = []
-        new_token_ids: dict[str, tuple[int, ...]] = {}
-        new_logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
-        for item in plan.scheduled:
-            request = self.requests.get(item.request_id)
-            if request is None or request.status is not RequestStatus.RUNNING:
-                continue
-            if request.num_computed_tokens != item.start_position:
-                continue  # preempted and admitted again: this is a result of its former life
-            request.num_computed_tokens += item.num_tokens
-            self.kv_cache.commit(
-                request.request_id,
-                request.num_computed_tokens,
-                item.num_tokens,
-                request.token_ids,
-                request.cache_salt,
-            )
-            request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
-            if item.num_candidates and request.beams is not None:
-                request.beams.offer(request, output.candidates[request.request_id])
-                if request.beams.is_ready:
-                    answers = advance_beams(request.beams, self.roster)
-                    new_token_ids |= {answer.request_id: tuple(answer.output_token_ids) for answer in answers}
-                    finished += answers
-                continue
-            if item.draws:
-                self.roster.part(request)
-            for draw in item.draws:
-                answer = self.requests.get(draw.request_id)
-                if answer is None:
-                    continue  # it ended since the plan was made
-                appended = self._append(answer, output.token_ids[draw.request_id])
-                new_token_ids[draw.request_id] = appended
-                if draw.request_id in output.logprobs:
-                    new_logprobs[draw.request_id] = output.logprobs[draw.request_id][: len(appended)]
-                if answer.finish_reason is not None:
-                    self.roster.finish(answer, RequestStatus.FINISHED, answer.finish_reason)
-                    finished.append(answer)
-        return StepResult(new_token_ids, new_logprobs, tuple(finished))
-
-    def _append(self, request: Request, token_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Append sampled tokens up to the first that ends the request; return those appended."""
-        for count, token_id in enumerate(token_ids, start=1):
-            request.token_ids.append(token_id)
-            request.finish_reason = reason_to_end(request, token_id, self.eos_token_ids, self.limits.max_model_len)
-            if request.finish_reason is not None:
-                return token_ids[:count]
-        return token_ids
+        update.take(plan, output)
+        return update.result
 
     def check_integrity(self) -> None:
         """Assert every invariant of queues, tables and pool."""

@@ -30,7 +30,7 @@ class ScheduledRequest:
 
     request_id: str
     token_ids: tuple[int, ...]
-    """Tokens to compute, in order."""
+    """Tokens to compute, in order; the drafted ones last."""
     start_position: int
     """Position of the first of them: what was computed before."""
     block_tables: tuple[tuple[int, ...], ...]
@@ -40,13 +40,15 @@ class ScheduledRequest:
     """Whether these are prompt tokens (or recomputed context), not the one last sampled."""
     sampling_params: SamplingParams
     output_position: int
-    """Index in the output of the token to be sampled."""
+    """Index in the output of the first token to be sampled."""
     draws: tuple[Draw, ...] = ()
     """Tokens to sample from the last row: none while known ones are left uncomputed, several where answers part."""
     num_candidates: int = 0
     """In the place of draws, for beam search: how many of the most likely tokens are wanted."""
-    rules: RowRules | None = None
-    """What constrains the token to be sampled, None when nothing does."""
+    rules: tuple[RowRules, ...] = ()
+    """What constrains the token of each sampled row, empty when nothing does."""
+    draft_token_ids: tuple[int, ...] = ()
+    """The last of `token_ids`, where they are guesses to be verified: each of their rows is sampled, too."""
     prompt_targets: tuple[int, ...] = ()
     """Prompt tokens whose log-probabilities are wanted from this step's rows."""
     first_target_row: int = 0
@@ -56,6 +58,16 @@ class ScheduledRequest:
     def num_tokens(self) -> int:
         """Tokens to compute."""
         return len(self.token_ids)
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Tokens to compute that are not guesses."""
+        return len(self.token_ids) - len(self.draft_token_ids)
+
+    @property
+    def num_sampled_rows(self) -> int:
+        """Rows whose next token is wanted: the last of a known token, and those of the drafted ones."""
+        return 1 + len(self.draft_token_ids) if self.samples else 0
 
     @property
     def samples(self) -> bool:
@@ -86,7 +98,10 @@ class SchedulerOutput:
 
 @dataclass(frozen=True)
 class ModelRunnerOutput:
-    """What `execute()` found: a sampled token for each of the plan's draws, candidates for its beams."""
+    """What `execute()` found: sampled tokens for each of the plan's draws, candidates for its beams.
+
+    After a draft, they are the accepted tokens and one more.
+    """
 
     token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
     logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from workbench.engine.door import (
     check_num_sequences,
     check_request,
     check_room_in_queue,
+    check_speculation,
     encode_bad_words,
 )
 from workbench.engine.messages import (
@@ -41,6 +42,7 @@ from workbench.engine.streams import EventStream
 from workbench.engine.worker import Call, EngineWorker, Message, Pause, Reload, Stop
 from workbench.errors import EngineStoppedError
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.telemetry.recorder import Recorder
 from workbench.telemetry.records import PoolSnapshot, StepRecord
 
@@ -138,6 +140,7 @@ class EngineService:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        speculation: SpeculationParams = NO_SPECULATION,
     ) -> str:
         """Queue a request and return its id.
 
@@ -149,6 +152,7 @@ class EngineService:
             request_id: a name of one's own; it must not be in use.
             priority: lower runs first, where the scheduling policy looks at it.
             cache_salt: requests with different salts never share cached blocks.
+            speculation: how to draft tokens ahead.
 
         Raises:
             RequestRejectedError: it can never be served, or too many requests are open.
@@ -161,21 +165,30 @@ class EngineService:
         check_leaves_a_token(params, bad_word_ids, self.tokenizer.eos_token_ids)
         check_num_sequences(params, self.config.max_num_seqs)
         check_can_share(params, self.config.kv_layout)
+        check_speculation(speculation, params, self._status)
         with self._gate:
             check_is_ready(self._status)
             most_open = self.config.max_num_seqs + self.config.max_num_waiting
             check_room_in_queue(len(self._listeners), params.n, most_open)
             name = self._name(request_id, params.num_sequences)
             self._listeners |= {answer_id(name, index): on_event for index in range(params.n)}
-            self._put(Submit(name, prompt_token_ids, params, time.monotonic(), bad_word_ids, priority, cache_salt))
+            now_s = time.monotonic()
+            self._put(Submit(name, prompt_token_ids, params, now_s, bad_word_ids, priority, cache_salt, speculation))
         return name
 
     def stream(
-        self, prompt: str | Sequence[int], params: SamplingParams, request_id: str | None = None, priority: int = 0
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        speculation: SpeculationParams = NO_SPECULATION,
     ) -> EventStream:
         """Queue a request from within an event loop; leaving the stream aborts it. Errors as `submit`."""
         return EventStream(
-            lambda listen: self.submit(prompt, params, listen, request_id, priority), self.abort, num_answers=params.n
+            lambda listen: self.submit(prompt, params, listen, request_id, priority, speculation=speculation),
+            self.abort,
+            num_answers=params.n,
         )
 
     def abort(self, request_id: str) -> None:

@@ -13,13 +13,15 @@ from workbench.engine.scheduler_output import Draw, ScheduledRequest
 def share_of(
     request: Request, num_tokens: int, block_tables: tuple[tuple[int, ...], ...], eos_token_ids: Iterable[int]
 ) -> ScheduledRequest:
-    """Return the plan's entry for the next `num_tokens` tokens of a request, which are known ones."""
+    """Return the plan's entry for the next `num_tokens` tokens of a request: known ones, then drafted ones."""
     start = request.num_computed_tokens
-    end = start + num_tokens
+    num_known = min(num_tokens, request.num_missing_tokens)
+    end = start + num_known
     samples = end == request.num_tokens
+    drafted = request.draft_token_ids[: num_tokens - num_known]
     return ScheduledRequest(
         request_id=request.request_id,
-        token_ids=tuple(request.token_ids[start:end]),
+        token_ids=(*request.token_ids[start:end], *drafted),
         start_position=start,
         block_tables=block_tables,
         is_prefill=end - start > 1 or request.num_output_tokens == 0 or end < request.num_tokens,
@@ -27,7 +29,8 @@ def share_of(
         output_position=request.num_output_tokens,
         draws=_draws_of(request) if samples and request.beams is None else (),
         num_candidates=request.beams.num_candidates if samples and request.beams is not None else 0,
-        rules=_rules_of(request, eos_token_ids) if samples else None,
+        rules=_rules_of(request, drafted, eos_token_ids) if samples else (),
+        draft_token_ids=drafted,
         **_prompt_targets(request, start, end),
     )
 
@@ -38,18 +41,22 @@ def _draws_of(request: Request) -> tuple[Draw, ...]:
     return (own, *(Draw(each.request_id, each.seed) for each in request.partners)) if request.partners else (own,)
 
 
-def _rules_of(request: Request, eos_token_ids: Iterable[int]) -> RowRules | None:
-    """What constrains the next token of a request; None when nothing does."""
+def _rules_of(request: Request, drafted: tuple[int, ...], eos_token_ids: Iterable[int]) -> tuple[RowRules, ...]:
+    """What constrains the next token, and the one behind each drafted token; empty when nothing does."""
     params = request.sampling_params
-    is_held = request.num_output_tokens < params.min_tokens
-    if not (is_held or params.needs_context or params.logit_bias or params.allowed_token_ids is not None):
-        return None
-    return RowRules(
-        params,
-        context=tuple(request.token_ids) if params.needs_context else (),
-        num_prompt_tokens=request.num_prompt_tokens,
-        held_back_ids=tuple(sorted({*eos_token_ids, *params.stop_ids})) if is_held else (),
-        bad_word_ids=request.bad_word_ids,
+    num_held = max(0, params.min_tokens - request.num_output_tokens)
+    if not (num_held or params.needs_context or params.logit_bias or params.allowed_token_ids is not None):
+        return ()
+    held_back_ids = tuple(sorted({*eos_token_ids, *params.stop_ids})) if num_held else ()
+    return tuple(
+        RowRules(
+            params,
+            context=(*request.token_ids, *drafted[:offset]) if params.needs_context else (),
+            num_prompt_tokens=request.num_prompt_tokens,
+            held_back_ids=held_back_ids if offset < num_held else (),
+            bad_word_ids=request.bad_word_ids,
+        )
+        for offset in range(len(drafted) + 1)
     )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from workbench.engine.request import Request
-from workbench.engine.scheduler import Scheduler, StepResult
+from workbench.engine.scheduler import Scheduler
 from workbench.engine.scheduler_output import SchedulerOutput
+from workbench.engine.update import StepResult
 from workbench.telemetry.records import RequestState, StepRecord
 
 
@@ -16,6 +17,7 @@ class StepTimes:
     """Moments of one step, in seconds of `time.monotonic`."""
 
     started_s: float
+    drafted_s: float
     scheduled_s: float
     executed_s: float
     updated_s: float
@@ -45,7 +47,8 @@ def build_step_record(
     return StepRecord(
         step_id=plan.step_id,
         started_s=times.started_s,
-        schedule_s=times.scheduled_s - times.started_s,
+        draft_s=times.drafted_s - times.started_s,
+        schedule_s=times.scheduled_s - times.drafted_s,
         execute_s=times.executed_s - times.scheduled_s,
         update_s=times.updated_s - times.executed_s,
         num_scheduled_tokens=plan.num_tokens,
@@ -75,7 +78,7 @@ def build_step_record(
 def _request_states(
     requests: Iterable[Request], plan: SchedulerOutput, result: StepResult, scheduler: Scheduler
 ) -> tuple[RequestState, ...]:
-    shares = {item.request_id: (item.num_tokens, item.is_prefill) for item in plan.scheduled}
+    shares = {item.request_id: item for item in plan.scheduled}
     return tuple(
         RequestState(
             request_id=request.request_id,
@@ -84,9 +87,9 @@ def _request_states(
             num_output_tokens=request.num_output_tokens,
             num_computed_tokens=request.num_computed_tokens,
             num_blocks=scheduler.kv_cache.num_blocks_of(request.request_id),
-            num_scheduled_tokens=shares.get(request.request_id, (0, False))[0],
+            num_scheduled_tokens=share.num_tokens if (share := shares.get(request.request_id)) else 0,
             num_new_tokens=len(result.new_token_ids.get(request.request_id, ())),
-            is_prefill=shares.get(request.request_id, (0, False))[1],
+            is_prefill=share is not None and share.is_prefill,
             num_preemptions=request.num_preemptions,
             arrival_time_s=request.arrival_time_s,
             finish_reason=request.finish_reason,
@@ -98,6 +101,8 @@ def _request_states(
             num_sequences=request.num_sequences,
             priority=request.priority,
             most_tokens=request.most_tokens(scheduler.limits.max_model_len),
+            num_draft_tokens=len(share.draft_token_ids) if share is not None else 0,
+            num_accepted_tokens=result.num_accepted.get(request.request_id, 0),
         )
         for request in requests
     )

@@ -242,6 +242,7 @@ class EngineWorker:
             vocab_size=model.config.vocab_size,
             most_context_tokens=core.most_context_tokens,
             num_swap_blocks=core.num_swap_blocks,
+            speculation=core.proposers.reasons,
         )
         self._publish(self._status)
 

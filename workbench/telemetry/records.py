@@ -190,6 +190,10 @@ class RequestState(msgspec.Struct, frozen=True):
     priority: int = 0
     most_tokens: int = 0
     """Tokens that it may come to hold: what an allocator without paging has to reserve."""
+    num_draft_tokens: int = 0
+    """Drafted tokens that were verified in this step; they count as scheduled."""
+    num_accepted_tokens: int = 0
+    """Those of them that stand; they come first of the new tokens."""
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -229,11 +233,13 @@ class StepRecord(msgspec.Struct, frozen=True):
     """Slots of held blocks that hold no token: reserved and not used."""
     external_waste_blocks: int = 0
     """Free blocks that the first waiting request cannot use since they lie in runs too short for it (contiguous)."""
+    draft_s: float = 0.0
+    """Time for drafting tokens, before they were scheduled."""
 
     @property
     def duration_s(self) -> float:
         """Wall time of the step in seconds."""
-        return self.schedule_s + self.execute_s + self.update_s
+        return self.draft_s + self.schedule_s + self.execute_s + self.update_s
 
 
 class PoolSnapshot(msgspec.Struct, frozen=True):
@@ -264,3 +270,7 @@ class RequestMetrics(msgspec.Struct, frozen=True):
     num_preemptions: int
     num_cached_tokens: int = 0
     """Prompt tokens that were found in the cache when the request was first admitted."""
+    num_draft_tokens: int = 0
+    """Drafted tokens that were verified."""
+    num_accepted_tokens: int = 0
+    """Those of them that the answer holds."""
