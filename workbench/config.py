@@ -73,6 +73,8 @@ class EngineConfig:
     """`contiguous` reserves consecutive blocks for all that a request may become, as engines did before paging."""
     kv_placement: str = "first_fit"
     """Where a contiguous request goes: into the first run of free blocks that is long enough, or the tightest."""
+    draft_model: str | None = None
+    """A smaller model with the same tokenizer, named as `model` is, that can draft tokens ahead."""
     kernel_backend: str = "auto"
     """`auto` takes the compiled CPU kernels and says aloud when it cannot."""
     num_threads: int | None = None
@@ -98,6 +100,8 @@ class EngineConfig:
                 f"model={self.model!r} is not a name: give {DEFAULT_MODEL!r}, a path to a GGUF file "
                 "or to a Hugging Face directory, or a hub id"
             )
+        if self.draft_model is not None and (not isinstance(self.draft_model, str) or not self.draft_model):
+            raise ConfigurationError(f"draft_model={self.draft_model!r} is not a name: give one as for model, or None")
         for name in ("num_blocks", "kv_cache_bytes", "max_model_len", "num_threads"):
             if getattr(self, name) is not None:
                 _at_least_one(name, getattr(self, name))

@@ -306,14 +306,14 @@ def break_at(service: EngineService, kind: TransferKind, *, is_half_done: bool) 
     def install(core):
         execute, transfer = core.runner.execute, core.runner._transfer
 
-        def broken(plan, drafts):
+        def broken(plan, drafter):
             found = [each.request_id for each in plan.transfers if each.kind is kind]
             if found and not moved:
                 moved.extend(found)
                 if is_half_done:
                     transfer(plan.transfers[:1])
                 raise ZeroDivisionError("a broken copy")
-            return execute(plan, drafts)
+            return execute(plan, drafter)
 
         core.runner.execute = broken
 

@@ -55,8 +55,8 @@ class Recording:
         self._latest = self._compute_logits(hidden)
         return self._latest
 
-    def execute(self, plan, drafts):
-        output = self._execute(plan, drafts)
+    def execute(self, plan, drafter):
+        output = self._execute(plan, drafter)
         sampled = [item for item in plan.scheduled if item.draws]
         if sampled:
             rows = iter(self._latest.clone())

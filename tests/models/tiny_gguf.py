@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ MERGES = ("t h", "th e", "Ġ the", "i n", "e r", "a n", "an d", "Ġ and", "o n",
 FIRST_BYTE_ID = 3
 
 
-def tiny_tokens() -> list[str]:
+def tiny_tokens(merges: Sequence[str] = MERGES) -> list[str]:
     """Return the vocabulary: special tokens, all bytes in order, one token for each merge."""
     by_byte = {byte: character for character, byte in byte_alphabet().items()}
-    return [*SPECIAL_TOKENS, *(by_byte[b] for b in range(256)), *(merge.replace(" ", "") for merge in MERGES)]
+    return [*SPECIAL_TOKENS, *(by_byte[b] for b in range(256)), *(merge.replace(" ", "") for merge in merges)]
 
 
 def write_tiny_gguf(
@@ -36,6 +37,7 @@ def write_tiny_gguf(
     num_kv_heads: int = 2,
     max_model_len: int = 512,
     seed: int = 0,
+    merges: Sequence[str] = MERGES,
     architecture: str = "llama",
     pre_tokenizer: str = "gpt-2",
     chat_template: str | None = CHATML,
@@ -50,7 +52,7 @@ def write_tiny_gguf(
 
     Its greedy answers are arbitrary but varied: equal seeds give equal files.
     """
-    tokens = tiny_tokens()
+    tokens = tiny_tokens(merges)
     writer = gguf.GGUFWriter(path, architecture)
     fields: dict[str, Any] = {
         "context_length": max_model_len,
@@ -69,7 +71,7 @@ def write_tiny_gguf(
     for name, value in (rope_scaling or {}).items():
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
         add(f"{architecture}.rope.scaling.{name}", value)
-    _write_tokenizer(writer, tokens, pre_tokenizer, chat_template, add_bos)
+    _write_tokenizer(writer, tokens, merges, pre_tokenizer, chat_template, add_bos)
 
     rng = np.random.default_rng(seed)
     head_size = hidden_size // num_heads
@@ -108,13 +110,18 @@ def write_tiny_gguf(
 
 
 def _write_tokenizer(
-    writer: gguf.GGUFWriter, tokens: list[str], pre_tokenizer: str, chat_template: str | None, add_bos: bool
+    writer: gguf.GGUFWriter,
+    tokens: list[str],
+    merges: Sequence[str],
+    pre_tokenizer: str,
+    chat_template: str | None,
+    add_bos: bool,
 ) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre_tokenizer)
     writer.add_token_list(tokens)
     writer.add_token_types([3] * len(SPECIAL_TOKENS) + [1] * (len(tokens) - len(SPECIAL_TOKENS)))
-    writer.add_token_merges(list(MERGES))
+    writer.add_token_merges(list(merges))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(add_bos)

@@ -6,7 +6,7 @@ from workbench.speculation.proposer import DraftRequest
 
 
 def ask(token_ids, num_tokens=4, lookup=(2, 4), request_id="r"):
-    return DraftRequest(request_id, token_ids, num_tokens, lookup, ((),), 0.0, 0, 0)
+    return DraftRequest(request_id, token_ids, num_tokens, lookup, ((),))
 
 
 def propose(proposer, *requests):

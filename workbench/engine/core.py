@@ -57,14 +57,17 @@ class StepOutcome:
 class EngineCore:
     """Scheduler, memory manager and model runner of one loaded engine."""
 
-    def __init__(self, config: EngineConfig, loaded: LoadedModel, epoch: int = 0) -> None:
-        """Allocate the KV pool for a loaded model.
+    def __init__(
+        self, config: EngineConfig, loaded: LoadedModel, epoch: int = 0, draft: LoadedModel | None = None
+    ) -> None:
+        """Allocate the KV pool for a loaded model, and what a `draft` model needs beside it.
 
         Raises:
             ConfigurationError: the pool does not fit, or the context is longer than the model's.
         """
         self.config = config
         self.loaded = loaded
+        self.draft = draft
         self.epoch = epoch
         self.max_model_len = resolve_max_model_len(config, loaded.config)
         self.num_blocks = resolve_num_blocks(config, loaded.config)
@@ -72,7 +75,9 @@ class EngineCore:
         self.num_swap_blocks = resolve_num_swap_blocks(config, loaded.config, self.num_blocks)
         self.runner = ModelRunner(loaded.model, loaded.config, self.num_blocks, config.block_size, self.num_swap_blocks)
         self._block_transfer_s = self.runner.measure_transfer_s()
-        self.proposers = make_proposers()
+        self.proposers = make_proposers(
+            config, loaded, draft, num_blocks=self.num_blocks, num_swap_blocks=self.num_swap_blocks
+        )
         self._drafter = Drafter(self.proposers.available, self.max_model_len)
         self.scheduler = self._new_scheduler()
         self._open: dict[str, _OpenRequest] = {}
@@ -198,7 +203,7 @@ class EngineCore:
             drafted = scheduled = executed = time.monotonic()
             plan = self.scheduler.schedule(self._step_id)
             scheduled = executed = time.monotonic()
-            output = self.runner.execute(plan, self._drafter.drafts)
+            output = self.runner.execute(plan, self._drafter)
             executed = time.monotonic()
             result = self.scheduler.update_from_output(plan, output)
             events = self._events(plan, result, scheduled, executed)

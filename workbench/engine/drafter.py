@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from workbench.engine.kv_cache_manager import KVCacheManager
+from workbench.engine.random_numbers import Purpose, uniform
 from workbench.engine.request import Request
 from workbench.speculation.proposer import Draft, DraftContext, DraftRequest, Proposer
 from workbench.telemetry.records import RequestStatus
@@ -62,14 +65,15 @@ class Drafter:
 
 
 def _ask(request: Request, num_tokens: int, kv_cache: KVCacheManager) -> DraftRequest:
-    wishes = request.speculation
+    wishes, temperature = request.speculation, request.sampling_params.temperature
+    positions = np.arange(request.num_output_tokens, request.num_output_tokens + num_tokens)
+    seeds = np.full(num_tokens, request.seed, dtype=np.uint64)
     return DraftRequest(
         request_id=request.request_id,
         token_ids=request.token_ids,
         num_tokens=num_tokens,
         prompt_lookup=(wishes.prompt_lookup_min, wishes.prompt_lookup_max),
         block_tables=kv_cache.block_tables(request.request_id),
-        temperature=request.sampling_params.temperature,
-        seed=request.seed,
-        output_position=request.num_output_tokens,
+        temperature=temperature,
+        uniforms=uniform(seeds, positions, Purpose.DRAFT).tolist() if temperature > 0 else (0.0,) * num_tokens,
     )

@@ -72,8 +72,9 @@ def load_engine(
         BackendUnavailableError, ModelLoadError, ConfigurationError.
     """
     loaded: LoadedModel
+    draft: LoadedModel | None
     if reuse is not None and _has_same_model(reuse.core.config, config):
-        ops, notices, loaded = reuse.ops, reuse.notices, reuse.core.loaded
+        ops, notices, loaded, draft = reuse.ops, reuse.notices, reuse.core.loaded, reuse.core.draft
         set_threads(ops, config)
     else:
         progress(LoadProgress("compiling kernels", 0, 0))
@@ -81,9 +82,10 @@ def load_engine(
         set_threads(ops, config)
         ops.warm_up()
         loaded = load_model(config.model, ops, progress)
+        draft = None if config.draft_model is None else load_model(config.draft_model, ops, progress)
         notices += loaded.notices
     progress(LoadProgress("allocating the KV cache", 0, 0))
-    return Loaded(EngineCore(config, loaded, epoch), ops, notices, layout_notices(config))
+    return Loaded(EngineCore(config, loaded, epoch, draft), ops, notices, layout_notices(config))
 
 
 def layout_notices(config: EngineConfig) -> tuple[str, ...]:
@@ -101,7 +103,8 @@ def set_threads(ops: Ops, config: EngineConfig) -> None:
 
 
 def _has_same_model(old: EngineConfig, new: EngineConfig) -> bool:
-    return (old.model, old.dtype, old.kernel_backend) == (new.model, new.dtype, new.kernel_backend)
+    names = ("model", "draft_model", "dtype", "kernel_backend")
+    return all(getattr(old, name) == getattr(new, name) for name in names)
 
 
 def engine_thread_mode() -> AbstractContextManager[None]:

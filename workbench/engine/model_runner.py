@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -16,17 +16,19 @@ from workbench.engine.batch import ForwardBatch, build_batch
 from workbench.engine.beam_search import Candidate
 from workbench.engine.candidates import best_candidates
 from workbench.engine.choice import choose_tokens
+from workbench.engine.drafter import Drafter
 from workbench.engine.logprobs import compute_logprobs
 from workbench.engine.messages import TokenLogprobs
 from workbench.engine.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from workbench.models.config import ModelConfig
-from workbench.speculation.proposer import Draft
 from workbench.telemetry.records import BlockTransfer, TransferKind
 
 PROMPT_LOGPROBS_ROWS = 64
 """Prompt rows whose logits are in memory at once."""
 MEASURED_BLOCKS: Final = 16
 """Blocks that are copied to find out how long that takes."""
+
+_NOTHING: Final = torch.empty(0)
 
 KVCache = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -48,6 +50,16 @@ class CausalLM(Protocol):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [S, hidden] → logits float32 [S, vocab]."""
+
+
+@dataclass(frozen=True)
+class ComputedStep:
+    """The `DraftContext` of one step."""
+
+    transfers: Sequence[tuple[str, torch.Tensor]]
+    metadata: tuple[AttentionMetadata, ...] = ()
+    token_ids: torch.Tensor = _NOTHING
+    hidden: torch.Tensor = _NOTHING
 
 
 class ModelRunner:
@@ -79,32 +91,38 @@ class ModelRunner:
             (self._device[0][places[layer]], self._device[1][places[layer]]) for layer in range(config.num_layers)
         ]
 
-    def execute(self, plan: SchedulerOutput, drafts: Mapping[str, Draft] = MappingProxyType({})) -> ModelRunnerOutput:
+    def execute(self, plan: SchedulerOutput, drafter: Drafter) -> ModelRunnerOutput:
         """Make the plan's transfers, compute its tokens, fill their slots and sample where it says so.
 
-        drafts: by request, what the plan's drafted tokens were drawn from, if from anything.
+        drafter: knows what the plan's drafted tokens were drawn from; is shown what is computed.
         """
-        self._transfer(plan.transfers)
+        transfers = self._transfer(plan.transfers)
         if not plan.scheduled:
+            drafter.follow(ComputedStep(transfers))
             return ModelRunnerOutput()
         batch = build_batch(plan, self._block_size)
         hidden = self._model.forward(batch.token_ids, batch.metadata, self._kv_caches)
+        drafter.follow(ComputedStep(transfers, batch.metadata, batch.token_ids, hidden))
         prompt_logprobs = self._prompt_logprobs(plan, batch, hidden)
         if not batch.sampled:
             return ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
         logits = self._model.compute_logits(hidden[batch.sampled_rows])
         candidates = self._candidates(batch, logits)
-        choice = choose_tokens(batch.sampled, logits, drafts, self._vocab_size)
+        choice = choose_tokens(batch.sampled, logits, drafter.drafts, self._vocab_size)
         return ModelRunnerOutput(choice.token_ids, choice.logprobs, prompt_logprobs, candidates)
 
-    def _transfer(self, transfers: Sequence[BlockTransfer]) -> None:
-        """Copy blocks in the order given; neighbours of one kind go together."""
-        for kind, group in itertools.groupby(transfers, key=lambda transfer: transfer.kind):
-            pairs = torch.tensor([(transfer.source_id, transfer.target_id) for transfer in group])
+    def _transfer(self, transfers: Sequence[BlockTransfer]) -> list[tuple[str, torch.Tensor]]:
+        """Copy blocks in the order given; neighbours of one kind go together. Return them so, as int64 [P, 2]."""
+        groups = [
+            (kind, torch.tensor([(transfer.source_id, transfer.target_id) for transfer in group]))
+            for kind, group in itertools.groupby(transfers, key=lambda transfer: transfer.kind)
+        ]
+        for kind, pairs in groups:
             sources = self._host if kind is TransferKind.SWAP_IN else self._device
             targets = self._host if kind is TransferKind.SWAP_OUT else self._device
             for source, target in zip(sources, targets, strict=True):
                 self._model.ops.copy_blocks(source, target, pairs)
+        return [(kind.value, pairs) for kind, pairs in groups]
 
     def measure_transfer_s(self) -> float:
         """Return the seconds that copying one block to host memory takes, measured; 0 without swap space."""

@@ -6,7 +6,7 @@ distribution (`rejection_sampler`), so a wrong draft costs time and nothing else
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,10 +28,9 @@ class DraftRequest:
     """Fewest and most last tokens that a look-up takes."""
     block_tables: tuple[tuple[int, ...], ...]
     """Of each group of layers: physical blocks of the computed context, -1 where they are behind the window."""
-    temperature: float
-    seed: int
-    output_position: int
-    """Index in the output of the first drafted token."""
+    temperature: float = 0.0
+    uniforms: Sequence[float] = ()
+    """Random numbers in [0, 1), one for each token to draft, in case it is drawn."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class DraftContext(Protocol):
 
     @property
     def metadata(self) -> Sequence[AttentionMetadata]:
-        """Of the step's rows, for each group of layers."""
+        """Of the step's rows, for each group of layers; none where nothing was computed."""
 
     @property
     def token_ids(self) -> torch.Tensor:
@@ -59,12 +58,12 @@ class DraftContext(Protocol):
         """The model's hidden states after the final norm, float32 [T, hidden]."""
 
     @property
-    def copies(self) -> Sequence[tuple[int, int]]:
-        """(source, target): blocks whose contents were copied before the step's tokens were computed."""
+    def transfers(self) -> Sequence[tuple[str, torch.Tensor]]:
+        """What was copied before the step's tokens were computed, in order.
 
-    @property
-    def lost_blocks(self) -> Collection[int]:
-        """Blocks whose contents came from host memory, where proposers keep nothing."""
+        Each is `copy`, `swap_out` or `swap_in`, with pairs of source and target blocks, int64 [P, 2]; where blocks
+        are swapped, one of the two counts those of the swap space.
+        """
 
 
 class Proposer(Protocol):
