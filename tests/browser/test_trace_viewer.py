@@ -54,7 +54,7 @@ READ_CHROME = f"""() => {{
   return {{
     process: process.name,
     threads: threads.map(thread => [thread.tid, thread.name]),
-    order: threads.sort((a, b) => a.sortIndex - b.sortIndex).map(thread => thread.tid),
+    order: threads.sort(tr.model.Thread.compare).map(thread => thread.tid),
     slices: threads.flatMap(thread => thread.sliceGroup.slices.map(
       slice => [thread.tid, slice.title, ns(slice.start), ns(slice.duration), depth(slice)])),
     counters: Object.values(process.counters).map(counter => [counter.name, counter.timestamps.length]),
