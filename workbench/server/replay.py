@@ -25,8 +25,13 @@ class ReplayService:
 
     is_replay = True
 
-    def __init__(self, name: str, run: SavedRun) -> None:
+    def __init__(self, name: str, run: SavedRun, *, is_alone: bool = True) -> None:
         """Stand for the engine that left `run` in the file `name`, which may be a path.
+
+        Args:
+            name: of the file.
+            run: what it holds.
+            is_alone: whether there is no engine beside it, which is then said in the notices.
 
         Raises:
             ReplayFileError: the file tells of an engine that cannot have been.
@@ -50,7 +55,10 @@ class ReplayService:
             error=None,
             error_traceback=None,
             # A run that was saved from a replay says of which one: that file is of no interest any more.
-            notices=(self._why, *(notice for notice in status.notices if not notice.startswith(REPLAY_OF))),
+            notices=(
+                *((self._why,) if is_alone else ()),
+                *(notice for notice in status.notices if not notice.startswith(REPLAY_OF)),
+            ),
             epoch=header.epoch,
             num_blocks=header.num_blocks,
             block_size=header.block_size,

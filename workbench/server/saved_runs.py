@@ -93,7 +93,8 @@ class SavedRuns:
         return run_id
 
     def _read(self, file: IO[bytes], name: str) -> LiveFeed:
-        feed = ReplayService(name, read_run_file(file, name, self._most_text_bytes)).feed(self._words)
+        run = read_run_file(file, name, self._most_text_bytes)
+        feed = ReplayService(name, run, is_alone=False).feed(self._words)
         feed.drain()
         return feed
 

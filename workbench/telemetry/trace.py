@@ -84,12 +84,12 @@ def trace_events(
     lives = _lives(bounds, rows, facts)
     origin = min([bounds[0][0], *(life.start_ns for life in lives)])
     yield _name("process_name", 0, engine)
-    yield _name("thread_name", SCHEDULER, "scheduler")
+    yield from _thread(SCHEDULER, "scheduler")
     for record, (start, scheduled, executed, end) in zip(records, bounds, strict=True):
         yield from _step_events(record, start - origin, scheduled - origin, executed - origin, end - origin)
     lanes = _lanes(lives)
     for lane in sorted(set(lanes)):
-        yield _name("thread_name", FIRST_REQUEST_THREAD + lane, f"requests {lane + 1}")
+        yield from _thread(FIRST_REQUEST_THREAD + lane, f"requests {lane + 1}")
     for life, lane in zip(lives, lanes, strict=True):
         yield from _life_events(life, FIRST_REQUEST_THREAD + lane, origin)
 
@@ -196,5 +196,15 @@ def _counter(name: str, at_ns: int, values: Mapping[str, int]) -> dict[str, Any]
     return {"name": name, "ph": "C", "pid": PROCESS, "tid": SCHEDULER, "ts": at_ns / 1000, "args": dict(values)}
 
 
+def _thread(thread: int, name: str) -> Iterator[dict[str, Any]]:
+    """Name and place of a thread: chrome://tracing would put "requests 10" before "requests 2"."""
+    yield _name("thread_name", thread, name)
+    yield _metadata("thread_sort_index", thread, {"sort_index": thread})
+
+
 def _name(kind: str, thread: int, name: str) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": PROCESS, "tid": thread, "ts": 0, "args": {"name": name}}
+    return _metadata(kind, thread, {"name": name})
+
+
+def _metadata(kind: str, thread: int, values: dict[str, Any]) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": PROCESS, "tid": thread, "ts": 0, "args": values}

@@ -68,7 +68,7 @@ def build_ui(
                     build_blocks_page(service, show_token_text=show_token_text)
                 with gr.Tab(localized("Timeline"), id="timeline"):
                     build_timeline_page()
-        status_line(is_replay=is_replay)
+        status_line()
     return page
 
 

@@ -58,7 +58,7 @@ def conversations(part: Part, count: int, seed: int = 0) -> list[Conversation]:
 
 
 def _stream(part: Part, seed: int) -> Iterator[Conversation]:
-    lists, texts = read_lists(), read_texts(part)
+    lists, texts = read_lists(), read_texts()[part]
     kinds = {kind: _of_kind(part, kind, entries, lists, texts, seed) for kind, entries in read_templates(part).items()}
     while kinds:
         for kind in list(kinds):

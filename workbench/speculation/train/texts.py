@@ -6,7 +6,7 @@ import ast
 import re
 import sysconfig
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -36,6 +36,7 @@ MODULES: Final = (
 )
 """Files of the standard library, without their suffix. Those that a version lacks are passed over."""
 
+RUN_WORDS: Final = 12
 PASSAGE_WORDS: Final = (35, 150)
 DOCSTRING_WORDS: Final = (20, 130)
 CODE_LINES: Final = (5, 26)
@@ -61,40 +62,67 @@ class Texts:
     functions: tuple[Function, ...]
 
 
-def read_texts(part: Part) -> Texts:
-    """Collect the texts of a part from this interpreter's own files. Nothing is imported or run."""
+def read_texts() -> dict[Part, Texts]:
+    """Collect the texts of both parts from this interpreter's own files. Nothing is imported or run.
+
+    The documentation and the docstrings repeat themselves in places: a held-out text that has twelve
+    words in a row in common with a training text is left out.
+    """
+    passages = dict.fromkeys(_passages())
     docstrings: dict[str, None] = {}
     functions: dict[str, Function] = {}
     for module in MODULES:
         for docstring, function in _definitions(module):
-            # A function holds its docstring, so both go the same way.
-            name = docstring or (function.source if function is not None else "")
-            if part_of(name) is not part:
-                continue
             if docstring is not None:
                 docstrings.setdefault(docstring)
             if function is not None:
                 functions.setdefault(function.source, function)
-    return Texts(tuple(_passages(part)), tuple(docstrings), tuple(functions.values()))
+    trained = runs_of_words(text for text in (*passages, *docstrings, *functions) if part_of(text) is Part.TRAIN)
+
+    def texts_of(part: Part) -> Texts:
+        def is_mine(text: str) -> bool:
+            return part_of(text) is part and (part is Part.TRAIN or not runs_of_words([text]) & trained)
+
+        return Texts(
+            tuple(filter(is_mine, passages)),
+            tuple(filter(is_mine, docstrings)),
+            tuple(functions[source] for source in filter(is_mine, functions)),
+        )
+
+    return {part: texts_of(part) for part in Part}
 
 
-def _passages(part: Part) -> Iterator[str]:
-    """Paragraphs of Python's documentation, or a few that follow each other, as running text."""
+def runs_of_words(texts: Iterable[str]) -> set[tuple[str, ...]]:
+    """Return every twelve words that follow each other: two texts that share some have a passage in common."""
+    found: set[tuple[str, ...]] = set()
+    for text in texts:
+        words = re.findall(r"[a-z0-9_]+", text.lower())
+        found.update(zip(*(words[start:] for start in range(RUN_WORDS)), strict=False))
+    return found
+
+
+def _passages() -> Iterator[str]:
+    """Passages that stand in the training half of the documentation alone."""
+    used_elsewhere = runs_of_words(
+        text for name, text in topics.items() if name in SHOWN_ON_THE_PAGE or not is_training_topic(name)
+    )
     for name in sorted(topics):
-        if name in SHOWN_ON_THE_PAGE or not is_training_topic(name):
-            continue
-        gathered: list[str] = []
-        for paragraph in re.split(r"\n\s*\n", topics[name]):
-            if _is_prose(paragraph):
-                gathered.append(" ".join(paragraph.split()))
-            count = len(" ".join(gathered).split())
-            if count > PASSAGE_WORDS[1]:
-                gathered = []
-            elif count >= PASSAGE_WORDS[0]:
-                passage = "\n\n".join(gathered)
-                gathered = []
-                if part_of(passage) is part:
-                    yield passage
+        if name not in SHOWN_ON_THE_PAGE and is_training_topic(name):
+            yield from (text for text in _passages_of(topics[name]) if not runs_of_words([text]) & used_elsewhere)
+
+
+def _passages_of(topic: str) -> Iterator[str]:
+    """Paragraphs, or a few that follow each other, as running text."""
+    gathered: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", topic):
+        if _is_prose(paragraph):
+            gathered.append(" ".join(paragraph.split()))
+        count = len(" ".join(gathered).split())
+        if count > PASSAGE_WORDS[1]:
+            gathered = []
+        elif count >= PASSAGE_WORDS[0]:
+            yield "\n\n".join(gathered)
+            gathered = []
 
 
 def _is_prose(paragraph: str) -> bool:

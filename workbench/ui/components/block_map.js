@@ -58,7 +58,7 @@
       this.parts.empty.hidden = isLoaded && view.requests.size > 0;
       const rest = view.status.includes(wb.store.CACHED)
         ? text("No requests now. Hatched blocks keep what earlier ones computed, for whoever begins alike.")
-        : text("No requests yet. Send a message or add 8 background requests.");
+        : wb.savedRun.facts() ? text("No request was in the engine at this step.") : text("No requests yet. Send a message or add 8 background requests.");
       wb.dom.setText(this.parts.empty, isLoaded ? rest : text("The block map appears when the model is loaded."));
       this.parts.map.hidden = !isLoaded;
     }
@@ -295,6 +295,7 @@
   wb.define("blockMap", (root, { server }) => {
     const map = new BlockMap(root, server);
     root.wbMap = map;
+    new wb.runTools.RunTools(root, map.parts.runTools, map.parts.runSaid);
     return (topics) => map.update(topics);
   });
 })((window.wb = window.wb || {}));

@@ -3,6 +3,7 @@
   "use strict";
 
   const SAID_MS = 2500;
+  const EXPLAINED_MS = 8000;
 
   /** Put text on the clipboard; where the page is not trusted with it (plain HTTP), by way of a selection. */
   async function copy(text) {
@@ -97,10 +98,10 @@
       return (tokens && tokens[place]) || null;
     }
 
-    say(words) {
+    say(words, forMs = SAID_MS) {
       wb.dom.setText(this.parts.said, words);
       clearTimeout(this.timer);
-      this.timer = setTimeout(() => wb.dom.setText(this.parts.said, ""), SAID_MS);
+      this.timer = setTimeout(() => wb.dom.setText(this.parts.said, ""), forMs);
     }
 
     async copyAll() {
@@ -118,7 +119,8 @@
       if (!this.root.isConnected) { document.removeEventListener("click", this.onClick); return; }
       if (!event.target.closest) return;
       const footer = event.target.closest("#wb-chatbot button.wb-foot");
-      if (footer) openTimeline(footer.name, Number(footer.value));
+      if (footer && wb.savedRun.isOpen()) this.say(wb.text("This answer is the live engine's: go back to it first, a saved run is open."), EXPLAINED_MS);
+      else if (footer) openTimeline(footer.name, Number(footer.value));
       const button = event.target.closest("#wb-chatbot .wb-act");
       if (!button) return;
       const { index, answer } = placeOf(button);

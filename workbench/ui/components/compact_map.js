@@ -54,6 +54,10 @@
 
     update() {
       if (!wb.dom.isShown(this.root)) return;
+      const isAway = wb.savedRun.isOpen();
+      this.parts.away.hidden = !isAway;
+      for (const name of ["map", "rows", "open"]) this.parts[name].hidden = isAway;
+      if (isAway) { this.drawAway(); return; }
       const view = wb.store.live;
       const family = familyOf(view, this.id);
       const request = family[0] || null;
@@ -65,6 +69,12 @@
       this.drawMoment(view);
       this.drawCells(view, family, table);
       this.drawRows(view, request, table);
+    }
+
+    /** The feed is a saved run's: nothing is known of the engine that the chat goes on with. */
+    drawAway() {
+      this.parts.square.hidden = this.parts.phases.hidden = true;
+      wb.dom.setText(this.parts.title, this.id ? text("Your request {id}", { id: this.id }) : text("Block pool"));
     }
 
     drawHeading(view, request, numSequences) {

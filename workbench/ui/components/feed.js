@@ -14,6 +14,8 @@
   const SOCKET_FAILURES_BEFORE_POLLING = 2;
   const SOCKET_RETRY_MS = 30000;
   const DEAD_SOCKET_MS = 8000;
+  /** The server closes with it the socket of a saved run that is not open any more. */
+  const FEED_GONE = 4404;
 
   const feed = {
     /** idle (nothing to show or hidden), connecting, live, stale */
@@ -69,7 +71,10 @@
       socket.onmessage = (event) => {
         if (this.socket === socket) this.receive(event.data);
       };
-      socket.onclose = () => this.loseSocket(socket);
+      socket.onclose = (event) => {
+        if (this.socket === socket && event.code === FEED_GONE) wb.savedRun.lose();
+        else this.loseSocket(socket);
+      };
       this.socket = socket;
       this.openedAt = performance.now();
     },
@@ -114,6 +119,8 @@
       const before = wb.store.known.version;
       try {
         const response = await fetch(wb.address("live/frame", wb.store.known), { cache: "no-store" });
+        if (attempt !== this.attempt) return;
+        if (response.status === 404 && wb.savedRun.isOpen()) { wb.savedRun.lose(); return; }
         if (!response.ok) throw new Error(`the live feed answered ${response.status}`);
         const buffer = await response.arrayBuffer();
         if (attempt !== this.attempt) return;

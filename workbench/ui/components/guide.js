@@ -157,6 +157,7 @@
     }
 
     act() {
+      wb.savedRun.close();  // the steps drive the live engine
       if (this.step.tab) wb.dom.openTab(this.step.tab);
       this.told = null;
       this.isWanted = this.step.run() === "again";

@@ -14,6 +14,7 @@
   function feedState() {
     const { state } = wb.feed;
     if (wb.feed.isStale()) return [text("stale {seconds} s", { seconds: (wb.feed.silenceMs() / 1000).toFixed(1) }), "wb-lost"];
+    if (state === "live" && wb.savedRun.facts()) return [text("saved run"), "wb-paused"];
     if (wb.store.isFrozen()) return [text("paused"), "wb-paused"];
     if (state === "live") return [text("live"), "wb-live-dot"];
     if (state === "idle") return [text("paused"), "wb-paused"];
@@ -126,8 +127,38 @@
     wb.dom.reconcile(parts.notices, notices, (text) => text, (text) => wb.dom.element("p", "", text), () => {});
   }
 
+  /** "· steps 0–1,240 · model · saved at 4/1/2025, 15:30 · names of requests, no prompts". */
+  function describeRun({ first, last, model, saved_at: savedAt, is_redacted: isRedacted }) {
+    const { count } = wb.format, at = new Date(savedAt);
+    const time = Number.isNaN(at.getTime()) ? savedAt : at.toLocaleString(wb.language === "zh" ? "zh-CN" : "en-GB", { dateStyle: "medium", timeStyle: "short" });
+    const names = isRedacted ? text("redacted: no prompts, no names of requests") : text("holds names of requests, no prompts");
+    return ["", text("steps {first}–{last}", { first: count(first), last: count(last) }), model || "–", text("saved at {time}", { time }), names].join(" · ").trimStart();
+  }
+
+  /** What is looked at in the place of the engine, or that it was lost. */
+  function drawRun(parts) {
+    const facts = wb.savedRun.facts();
+    parts.run.hidden = !facts;
+    if (facts) {
+      wb.dom.setText(parts.runName, text("Saved run {name}", { name: facts.name }));
+      wb.dom.setText(parts.runFacts, describeRun(facts));
+    }
+    parts.runClose.hidden = !wb.savedRun.isOpen();
+    parts.runLost.hidden = !wb.savedRun.loss;
+    wb.dom.setText(parts.runLostText, wb.savedRun.loss || "");
+  }
+
+  /** The button is gone then: the keyboard goes on at the tab in front. */
+  function closeRun() {
+    wb.savedRun.close();
+    const tab = document.querySelector('#wb-tabs button[role="tab"][aria-selected="true"]');
+    if (tab) tab.focus();
+  }
+
   wb.define("header", (root) => {
     const parts = wb.dom.parts(root);
+    parts.runClose.addEventListener("click", closeRun);
+    parts.runLostDismiss.addEventListener("click", () => wb.savedRun.dismissLoss());
     parts.dismiss.addEventListener("click", () => {
       dismissed.keep(errorKey(wb.store.service));
       wb.store.notify("feed");
@@ -140,6 +171,7 @@
       drawFeed(parts);
       drawSpark(parts.spark);
       drawUse(parts.use, view);
+      drawRun(parts);
       drawProgress(parts, wb.store.service);
       drawBanners(parts, wb.store.service);
     };
@@ -149,7 +181,9 @@
   wb.define("statusLine", (root) => {
     const parts = wb.dom.parts(root);
     return () => {
-      const { perSecond, kilobytes } = wb.feed.rate();
+      const { perSecond, kilobytes } = wb.feed.rate(), isSaved = Boolean(wb.savedRun.facts());
+      parts.here.hidden = isSaved;
+      parts.elsewhere.hidden = !isSaved;
       const told = { way: wayOf(wb.feed), rate: perSecond.toFixed(0), size: kilobytes.toFixed(2) };
       wb.dom.setText(parts.feed, text("Feed: {way}, {rate} frames/s, {size} kB/frame", told));
       wb.dom.setText(parts.step, wb.store.view().stepId >= 0 ? text("Step {step}", { step: wb.store.view().stepId }) : "");

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import html
-from typing import Final
 
 import gradio as gr
 
 from workbench.ui.components.assets import mount_script, template
 from workbench.ui.components.machine import describe_machine
-
-LIVE_FIGURES: Final = "Live figures: this machine, <span>MACHINE</span>"
-SAVED_FIGURES: Final = "Figures of a saved run, measured where it was computed"
 
 
 def header_strip() -> gr.HTML:
@@ -27,17 +23,14 @@ def header_strip() -> gr.HTML:
     )
 
 
-def status_line(*, is_replay: bool = False) -> gr.HTML:
+def status_line() -> gr.HTML:
     """Return the bottom line: what the figures were measured on, and what the feed costs.
 
-    A saved run (`is_replay`) does not tell which machine computed it; it need not be this one.
+    A saved run does not tell which machine computed it; it need not be this one.
     """
-    text = template("status_line")
-    if is_replay:
-        text = text.replace(LIVE_FIGURES, SAVED_FIGURES)
     return gr.HTML(
         value=None,
-        html_template=text.replace("MACHINE", html.escape(describe_machine())),
+        html_template=template("status_line").replace("MACHINE", html.escape(describe_machine())),
         js_on_load=mount_script("statusLine"),
         apply_default_css=False,
         elem_id="wb-status-line",

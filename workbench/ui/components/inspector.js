@@ -52,7 +52,7 @@
       try {
         const response = await fetch(wb.address("history/step", { step: wanted }), { cache: "no-store" });
         const told = await response.json().catch(() => ({}));
-        if (!response.ok) throw new Error(told.error || `the server answered ${response.status}`);
+        if (!response.ok) throw new Error(told.error || told.detail || `the server answered ${response.status}`);
         answer = told;
       } catch (caught) {
         error = String(caught.message || caught);

@@ -87,7 +87,7 @@
       [text("Allocated"), status === wb.store.ACTIVE ? text("step {step}", { step: view.since[block] }) : "–"],
       [text("Bytes"), wb.format.kib(bytes)],
     ]);
-    const details = wb.store.isFrozen() ? null : desk.want(block, `${wb.store.known.epoch}/${view.changed[block]}/${status}`);
+    const details = wb.store.isFrozen() || wb.savedRun.facts() ? null : desk.want(block, `${wb.store.known.epoch}/${view.changed[block]}/${status}`);
     drawOwners(parts, view, block);
     drawTokens(parts, view, block, details);
   }
@@ -106,10 +106,12 @@
     const filled = view.filled[block], first = Math.max(0, view.logical[block]) * view.blockSize;
     const isHere = details && details.block_id === block && details.tokens;
     let label = filled ? text("Tokens {first}–{last}", { first, last: first + filled - 1 }) : text("Holds no token");
-    if (filled && wb.store.isFrozen()) label += text(": shown live only");
+    const isSaved = Boolean(wb.savedRun.facts());
+    if (filled && isSaved) label += text(": not in the file of a saved run");
+    else if (filled && wb.store.isFrozen()) label += text(": shown live only");
     else if (filled) label += isHere ? (details.is_hidden ? text(", text hidden") : text(", decoded")) : details && details.error ? `: ${details.error}` : text(", asking the engine…");
     wb.dom.setText(parts.tokensLabel, label);
-    parts.tokens.hidden = !filled || wb.store.isFrozen();
+    parts.tokens.hidden = !filled || isSaved || wb.store.isFrozen();
     const texts = isHere ? details.tokens : [];
     const slots = Array.from({ length: filled }, (_, i) => ({ i, text: i < texts.length ? visible(texts[i]) : "…", id: isHere ? details.token_ids[i] : null }));
     wb.dom.reconcile(parts.tokens, slots, (s) => s.i, () => wb.dom.element("span"), (node, slot) => {

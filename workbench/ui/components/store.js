@@ -9,6 +9,7 @@
 
   const { Snapshot, FREE, CACHED, ACTIVE } = wb.snapshot;
   const RATE_POINTS = 64;
+  const NOBODY = new Set();
 
   const listeners = new Set();
   let pending = null;
@@ -28,7 +29,8 @@
     known: { instance: 0, epoch: 0, version: 0 },
     service: null,
     rates: [],
-    mine: new Set(),
+    /** Ids of this visitor's requests to the engine. */
+    own: new Set(),
     mode: 0,
     /** State of the blocks that the legend's filter keeps in front: "active", "cached", "shared", "free"; null for all. */
     state: null,
@@ -41,6 +43,8 @@
     flashes: new Map(),
 
     view() { return this.past || this.live; },
+    /** Ids of this visitor's requests in what is shown: nobody's in a saved run, whatever their names. */
+    get mine() { return wb.savedRun.isOpen() ? NOBODY : this.own; },
     isFrozen() { return this.cursor !== null; },
 
     // ------------------------------------------------------------------ live frames
@@ -152,10 +156,11 @@
     /** Fetch steps until the one that is wanted now is shown; one request is under way at a time. */
     async fetchPast() {
       while (this.isFrozen() && !(this.past && this.past.stepId === this.cursor)) {
-        const wanted = this.cursor;
+        const wanted = this.cursor, root = wb.runRoot;
         let frame = null, error = null;
         try { frame = await readFrame(wanted); } catch (caught) { error = String(caught.message || caught); }
         if (!this.isFrozen()) return;
+        if (root !== wb.runRoot) continue;  // the answer is another run's
         if (frame && !this.isSameEngine(frame)) { this.follow(); return; }
         const isNewest = this.cursor === wanted;
         if (frame) this.show(Snapshot.of(frame), isNewest ? wanted : this.cursor, frame.body.transfers);
@@ -212,7 +217,7 @@
     },
 
     setMode(mode) { this.mode = mode; this.notify("selection"); },
-    setMine(id) { if (id) this.mine.add(id); this.notify("selection"); },
+    setMine(id) { if (id) this.own.add(id); this.notify("selection"); },
 
     /** The request to light: the hovered one before the selected one. */
     litRequest() {
@@ -247,7 +252,7 @@
     const response = await fetch(wb.address("history/frame", { step }), { cache: "no-store" });
     if (!response.ok) {
       const told = await response.json().catch(() => ({}));
-      throw new Error(told.error || `the history answered ${response.status}`);
+      throw new Error(told.error || told.detail || `the history answered ${response.status}`);
     }
     const frame = wb.decodeFrame(await response.arrayBuffer());
     if (!frame.isFull) throw new wb.FrameError("a recorded step came as a delta");

@@ -268,6 +268,7 @@
   wb.define("timeline", (root) => {
     const timeline = new Timeline(root);
     root.wbTimeline = timeline;
+    new wb.runTools.RunTools(root, timeline.parts.runTools, timeline.parts.runSaid);
     return () => timeline.update();
   });
 })((window.wb = window.wb || {}));

@@ -98,12 +98,13 @@
     const { parts, axis, filter, history } = timeline, words = wb.timelineWords, { count } = wb.format;
     drawChoice(parts.axisModes, (button) => (button.dataset.axis === "wall") === axis.isWall);
     drawChoice(parts.states, (button) => button.dataset.state === filter.state);
-    const isAway = timeline.isFrozen || !axis.follows;
-    wb.dom.setText(parts.freeze, words(isAway ? "timeline.follow" : "timeline.freeze"));
+    const isAway = timeline.isFrozen || !axis.follows, isSaved = Boolean(wb.savedRun.facts());
+    wb.dom.setText(parts.freeze, words(isSaved ? "timeline.to_end" : isAway ? "timeline.follow" : "timeline.freeze"));
+    parts.freeze.disabled = isSaved && !isAway;
     parts.freeze.setAttribute("aria-pressed", String(timeline.isFrozen));
     const behind = history.isEmpty ? 0 : history.last - axis.visible()[1];
-    const away = timeline.isFrozen ? words("timeline.frozen", { step: count(timeline.cursor) }) : words("timeline.not_following", { count: count(behind) });
-    wb.dom.setText(parts.following, history.isEmpty ? "" : isAway ? away : words("timeline.following"));
+    const away = timeline.isFrozen ? words(isSaved ? "timeline.at_step" : "timeline.frozen", { step: count(timeline.cursor) }) : words(isSaved ? "timeline.before_end" : "timeline.not_following", { count: count(behind) });
+    wb.dom.setText(parts.following, history.isEmpty ? "" : isAway ? away : words(isSaved ? "timeline.at_end" : "timeline.following"));
   }
 
   wb.timelineControls = { listen, draw };

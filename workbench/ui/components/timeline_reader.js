@@ -32,14 +32,21 @@
 
     /** Ask for what is missing, now or when enough time has passed. */
     want() {
+      this.forgetOther();
       if (this.isBusy || this.timer || !this.isBehind()) return;
       const wait = this.askedAt + (this.error ? RETRY_MS : GAP_MS) - performance.now();
       if (wait <= 0) this.ask();
       else this.timer = setTimeout(() => { this.timer = null; this.ask(); }, wait);
     }
 
+    /** Steps of another engine are not shown for one that has none yet. */
+    forgetOther() {
+      const { instance, epoch } = wb.store.known;
+      if (!this.history.isEmpty && !this.isSameEngine() && wb.store.live.stepId < 0) this.history.forget(instance, epoch);
+    }
+
     async ask() {
-      const { history } = this;
+      const { history } = this, root = wb.runRoot;
       this.isBusy = true;
       this.askedAt = performance.now();
       const isOurs = this.isSameEngine() && !history.isEmpty;
@@ -48,7 +55,8 @@
         const url = wb.address("history/steps", { after: isOurs ? history.last : -1, instance, epoch, limit: MOST_STEPS });
         const response = await fetch(url, { cache: "no-store" });
         if (!response.ok) throw new Error(`the server answered ${response.status}`);
-        history.take(await response.arrayBuffer());
+        const chunk = await response.arrayBuffer();
+        if (root === wb.runRoot) history.take(chunk);
         if (this.isSameEngine() && wb.store.range.first >= 0) history.forgetBefore(wb.store.range.first);
         this.error = null;
       } catch (error) {

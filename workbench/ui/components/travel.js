@@ -38,8 +38,6 @@
   class Travel {
     constructor(parts) {
       this.parts = parts;
-      parts.saveRun.href = wb.address("history/save");
-      parts.saveTrace.href = wb.address("history/trace");
       this.listen();
     }
 
@@ -76,11 +74,9 @@
       const { parts } = this;
       wb.recorded.want();
       const { first, last } = wb.store.range, isFrozen = wb.store.isFrozen();
-      parts.travel.hidden = last < 0;
+      for (const name of ["travel", "saveMap", "scrubber"]) parts[name].hidden = last < 0;
       if (last < 0) return;
-      wb.dom.setText(parts.freeze, isFrozen ? text("Follow live") : text("Freeze"));
-      parts.freeze.title = isFrozen ? text("Show the present again (F or Space)") : text("Stop the picture; the engine goes on (Space)");
-      parts.freeze.classList.toggle("wb-on", isFrozen);
+      drawFreeze(parts.freeze, isFrozen);
       parts.back.disabled = view.stepId <= first;
       parts.forth.disabled = view.stepId >= last;
       wb.dom.setText(parts.shownStep, text("step {step}", { step: view.stepId }));
@@ -92,10 +88,11 @@
     /** "of 1,240 · 3.2 s behind live", "live", or why a step could not be had. */
     note(view) {
       if (wb.store.pastError) return wb.store.pastError;
-      if (!wb.store.isFrozen()) return text("live");
+      const isSaved = Boolean(wb.savedRun.facts());
+      if (!wb.store.isFrozen()) return isSaved ? text("end of the run") : text("live");
       const { last } = wb.store.range, behind = wb.recorded.secondsBehind(view.stepId);
       const words = behind === null ? wb.format.plural(last - view.stepId, "step") : `${wb.format.fixed(behind, 1)} s`;
-      return text("of {last} · {time} behind live", { last, time: words });
+      return isSaved ? text("of {last} · {time} before the end", { last, time: words }) : text("of {last} · {time} behind live", { last, time: words });
     }
 
     drawScrubber(view, step) {
@@ -110,6 +107,20 @@
       const told = { valuemin: first, valuemax: last, valuenow: step, valuetext: `${text("step {step}", { step: view.stepId })}, ${this.note(view)}` };
       for (const [name, value] of Object.entries(told)) scrubber.setAttribute(`aria-${name}`, String(value));
     }
+  }
+
+  /** Freeze and follow; a saved run stands still by itself, and has an end to go to. */
+  function drawFreeze(button, isFrozen) {
+    const isSaved = Boolean(wb.savedRun.facts());
+    const [label, title] = isSaved
+      ? [text("To the end"), text("Show the last step of the saved run (F or Space)")]
+      : isFrozen
+        ? [text("Follow live"), text("Show the present again (F or Space)")]
+        : [text("Freeze"), text("Stop the picture; the engine goes on (Space)")];
+    wb.dom.setText(button, label);
+    button.title = title;
+    button.disabled = isSaved && !isFrozen;
+    button.classList.toggle("wb-on", isFrozen && !isSaved);
   }
 
   /** How much of the pool was active, and cached, over all recorded steps; preemptions as marks above. */
