@@ -1,6 +1,7 @@
 """Speculation through the whole engine: greedy answers do not change, whatever drafts and whatever happens."""
 
 import queue
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from workbench.sampling_params import SamplingParams
 from workbench.speculation_params import SpeculationParams
 from workbench.telemetry.records import FinishReason, TransferKind
 
-GREEDY = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
 PROMPTS = ["the end and the beginning", "a", "in the other one " * 6, "on and on and on and on and on and on"]
 METHODS = ("ngram", "draft_model")
 
@@ -142,7 +143,7 @@ def test_several_answers_to_a_prompt_are_drafted_for_once_they_have_parted(specu
     assert [tuple(answers[index]) for index in range(3)] == [expected] * 3
 
 
-RULES = {
+RULES: dict[str, dict[str, Any]] = {
     "repetition": {"repetition_penalty": 1.4},
     "frequency": {"frequency_penalty": 0.7, "presence_penalty": 0.3},
     "bias": {"logit_bias": {10: 5.0, 40: -8.0}},
@@ -216,7 +217,7 @@ def test_logprobs_are_the_targets_with_one_for_each_token(speculating):
 def test_sampled_answers_with_sure_drafts_are_those_without(speculating):
     """Prompt lookup is sure of its tokens: the model's own draw decides, with the same random numbers."""
     service = speculating()
-    params = {"temperature": 0.8, "top_k": 5, "seed": 11}
+    params: dict[str, Any] = {"temperature": 0.8, "top_k": 5, "seed": 11}
     plain = tokens(run(service, PROMPTS, **params))
     assert tokens(run(service, PROMPTS, SpeculationParams(method="ngram"), **params)) == plain
 
@@ -224,7 +225,7 @@ def test_sampled_answers_with_sure_drafts_are_those_without(speculating):
 def test_seeded_answers_with_drawn_drafts_are_the_same_alone_and_in_a_batch(speculating):
     service = speculating()
     wishes = SpeculationParams(method="draft_model", num_speculative_tokens=3)
-    params = {"temperature": 0.9, "seed": 4}
+    params: dict[str, Any] = {"temperature": 0.9, "seed": 4}
     assert tokens(run(service, PROMPTS, wishes, **params)) == tokens(run(service, PROMPTS, wishes, False, **params))
 
 
