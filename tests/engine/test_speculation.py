@@ -27,9 +27,10 @@ def other_tiny_model(tmp_path_factory):
 
 def run(service, prompts, speculation=None, together=True, **params):
     """Answers as (token ids, finish event), in order."""
-    events = queue.SimpleQueue()
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wishes = SpeculationParams(method="none") if speculation is None else speculation
-    answers, ends = {}, {}
+    answers: dict[str, list[int]] = {}
+    ends: dict[str, Any] = {}
 
     def submit(prompt):
         name = service.submit(prompt, SamplingParams(**{**GREEDY, **params}), events.put, speculation=wishes)
@@ -98,7 +99,7 @@ def test_drafts_of_the_target_itself_stay_right_through_preemption_prefix_hits_a
     )
     wishes = SpeculationParams(method="draft_model", num_speculative_tokens=3)
     plain = tokens(run(service, PROMPTS[:3], together=False, max_tokens=24))
-    moved = set()
+    moved: set[TransferKind] = set()
     service.subscribe(lambda record: moved.update(each.kind for each in record.transfers))
     answers = run(service, PROMPTS[:3], wishes, max_tokens=24)
     assert TransferKind.SWAP_IN in moved
@@ -129,10 +130,11 @@ def test_greedy_answers_are_the_same_in_every_layout_and_budget(speculating, set
 
 def test_several_answers_to_a_prompt_are_drafted_for_once_they_have_parted(speculating):
     service = speculating()
-    events = queue.SimpleQueue()
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     params = SamplingParams(**{**GREEDY, "n": 3, "max_tokens": 12})
     service.submit(PROMPTS[3], params, events.put, speculation=SpeculationParams(method="ngram"))
-    answers, num_ended = {}, 0
+    answers: dict[int, list[int]] = {}
+    num_ended = 0
     while num_ended < 3:
         event = events.get(timeout=60)
         if isinstance(event, TokenEvent):
@@ -170,7 +172,7 @@ def test_rules_apply_at_each_draft_position(speculating, name, method):
 def test_drafts_are_capped_by_the_tokens_that_are_left(speculating, max_tokens):
     """TRAPS.md 17."""
     service = speculating()
-    drafted = []
+    drafted: list[int] = []
     service.subscribe(lambda record: drafted.extend(each.num_draft_tokens for each in record.requests))
     wishes = SpeculationParams(method="draft_model", num_speculative_tokens=8)
     for token_ids, end in run(service, PROMPTS, wishes, max_tokens=max_tokens):
@@ -189,7 +191,7 @@ def test_drafts_are_capped_by_the_context(speculating):
 
 def test_events_say_how_many_tokens_were_drafted_and_accepted(make_service, tiny_model_path):
     service = make_service(draft_model=str(tiny_model_path))
-    events = queue.SimpleQueue()
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wishes = SpeculationParams(method="draft_model", num_speculative_tokens=3)
     service.submit(PROMPTS[0], SamplingParams(**{**GREEDY, "max_tokens": 10}), events.put, speculation=wishes)
     told = []
@@ -202,7 +204,7 @@ def test_logprobs_are_the_targets_with_one_for_each_token(speculating):
     service = speculating()
 
     def reported(speculation):
-        events = queue.SimpleQueue()
+        events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         params = SamplingParams(**{**GREEDY, "logprobs": 3})
         service.submit(PROMPTS[3], params, events.put, speculation=speculation)
         found = []
