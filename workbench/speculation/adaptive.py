@@ -10,7 +10,6 @@ with some more; at many rows each costs as much as another request's token, and 
 from __future__ import annotations
 
 import bisect
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -115,20 +114,22 @@ def choose_counts(
         step_s: rows → seconds of a step.
         draft_s: most tokens for one request → seconds of drafting.
     """
-    counts, best = [0] * len(acceptances), [0] * len(acceptances)
-    heap = [(-acceptance, place) for place, acceptance in enumerate(acceptances) if limits[place] > 0]
-    heapq.heapify(heap)
-    expected, most = float(num_rows), 0
-    best_rate = expected / step_s(num_rows)
-    while heap:
-        probability, place = heapq.heappop(heap)
-        counts[place] += 1
-        num_rows += 1
-        most = max(most, counts[place])
-        expected -= probability
-        rate = expected / (step_s(num_rows) + draft_s(most))
-        if rate > best_rate:
-            best, best_rate = list(counts), rate
-        if counts[place] < limits[place]:
-            heapq.heappush(heap, (probability * acceptances[place], place))
+    offers = sorted(
+        (-(acceptance ** (position + 1)), position, place)
+        for place, acceptance in enumerate(acceptances)
+        for position in range(limits[place])
+    )
+    best, best_rate = [0] * len(acceptances), num_rows / step_s(num_rows)
+    for most in range(1, max(limits, default=0) + 1):  # so much drafting is paid for; rows decide the rest
+        taken, expected, drafting_s = 0, float(num_rows), draft_s(most)
+        counts = [0] * len(acceptances)
+        for probability, position, place in offers:
+            if position >= most:
+                continue
+            counts[place] += 1
+            taken += 1
+            expected -= probability
+            rate = expected / (step_s(num_rows + taken) + drafting_s)
+            if rate > best_rate:
+                best, best_rate = list(counts), rate
     return best
