@@ -134,6 +134,15 @@ def test_draft_of_a_request_that_is_not_scheduled_is_verified_later():
     assert sim.step()[1].new_token_ids == {"b": (101, 102)}
 
 
+def test_draft_that_did_not_fit_is_dropped_when_its_place_is_taken():
+    sim = decoding("a", budget=8)
+    sim.draft("a", 101, 102)
+    sim.scheduler.limits.max_num_batched_tokens = 1
+
+    assert sim.step()[1].new_token_ids == {"a": (101,)}
+    assert sim.requests["a"].draft_token_ids == ()
+
+
 def test_nothing_behind_an_end_of_text_inside_the_accepted_run_is_kept():
     """TRAPS.md 15."""
     sim = decoding("a")

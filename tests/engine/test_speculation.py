@@ -256,3 +256,24 @@ def test_draft_model_with_another_tokenizer_is_refused_with_both_names(make_serv
     with pytest.raises(ConfigurationError) as caught:
         make_service(draft_model=str(path))
     assert "the draft model stranger and the target tiny have different tokenizers" in str(caught.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_adaptive_drafts_never_change_greedy_answers(speculating, method):
+    service = speculating()
+    wishes = SpeculationParams(method=method, num_speculative_tokens=6, speculative_adaptive=True)
+    assert tokens(run(service, PROMPTS, wishes)) == tokens(run(service, PROMPTS))
+
+
+def test_adaptive_drafts_stop_where_they_cost_more_than_they_bring(make_service, tiny_model_path):
+    """Beside a draft model as large as the target, a drafted token costs as much as one of the target's own."""
+    service = make_service(draft_model=str(tiny_model_path), num_blocks=64)
+    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=8, speculative_adaptive=True)
+    service._call(
+        lambda core: setattr(core._drafter._economy, "_measure_step_s", lambda counts: dict.fromkeys(counts, 1.0))
+    )
+    eager = sum(end.metrics.num_draft_tokens for _, end in run(service, PROMPTS, wishes))
+    service._call(lambda core: core._drafter._economy._draft_costs["draft_model"].__init__())
+    service._call(lambda core: core._drafter._economy._cost_of("draft_model").observe(1, 1e9))
+    assert eager > 100
+    assert sum(end.metrics.num_draft_tokens for _, end in run(service, PROMPTS, wishes)) == 0

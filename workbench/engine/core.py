@@ -78,7 +78,7 @@ class EngineCore:
         self.proposers = make_proposers(
             config, loaded, draft, num_blocks=self.num_blocks, num_swap_blocks=self.num_swap_blocks
         )
-        self._drafter = Drafter(self.proposers.available, self.max_model_len)
+        self._drafter = Drafter(self.proposers, self.max_model_len, self.runner.measure_step_s)
         self.scheduler = self._new_scheduler()
         self._open: dict[str, _OpenRequest] = {}
         self._ended: list[Request] = []
@@ -208,6 +208,7 @@ class EngineCore:
             result = self.scheduler.update_from_output(plan, output)
             events = self._events(plan, result, scheduled, executed)
             self._learn_cost(plan, executed - scheduled)
+            self._drafter.learn(plan, result.num_accepted, executed - scheduled)
             if self.config.check_integrity:
                 self.scheduler.check_integrity()
         except Exception as exception:  # noqa: BLE001 - no fault of one step may end the engine

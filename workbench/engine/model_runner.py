@@ -76,6 +76,8 @@ class ModelRunner:
         """
         self._model = model
         self._vocab_size = config.vocab_size
+        self._max_positions = config.max_position_embeddings
+        self._num_groups = len(config.layer_groups)
         self._block_size = block_size
         self._device: tuple[torch.Tensor, ...]
         self._host: tuple[torch.Tensor, ...]
@@ -134,6 +136,31 @@ class ModelRunner:
         started = time.perf_counter()
         self._transfer(transfers)
         return (time.perf_counter() - started) / count
+
+    def measure_step_s(self, row_counts: Sequence[int]) -> dict[int, float]:
+        """Return the seconds of a step by its number of rows, measured beside the KV storage: the best of two."""
+        row_counts = [count for count in row_counts if count <= self._max_positions]
+        num_blocks = -(-max(row_counts) // self._block_size)
+        caches = [
+            (torch.zeros((num_blocks, *keys.shape[1:])), torch.zeros((num_blocks, *values.shape[1:])))
+            for keys, values in self._kv_caches
+        ]
+        return {count: min(self._time_rows(count, caches) for _ in range(2)) for count in row_counts}
+
+    def _time_rows(self, count: int, caches: KVCache) -> float:
+        """Seconds of a pass over one context of so many tokens, with logits for all of them."""
+        positions = torch.arange(count)
+        metadata = AttentionMetadata(
+            query_start=torch.tensor([0, count], dtype=torch.int32),
+            seq_lens=torch.tensor([count], dtype=torch.int32),
+            block_tables=torch.arange(-(-count // self._block_size), dtype=torch.int32).unsqueeze(0),
+            slot_mapping=positions,
+            positions=positions,
+        )
+        started = time.perf_counter()
+        hidden = self._model.forward(torch.zeros(count, dtype=torch.int64), [metadata] * self._num_groups, caches)
+        self._model.compute_logits(hidden)
+        return time.perf_counter() - started
 
     @staticmethod
     def _candidates(batch: ForwardBatch, logits: torch.Tensor) -> dict[str, tuple[Candidate, ...]]:

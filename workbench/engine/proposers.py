@@ -15,13 +15,27 @@ from workbench.speculation.paged_store import PagedStore
 from workbench.speculation.proposer import Proposer
 from workbench.speculation_params import METHODS
 
+PARTS = {"ngram": ("ngram",), "draft_model": ("draft_model",), "eagle": ("eagle",), "hybrid": ("ngram", "eagle")}
+"""Of each method, the proposers that are asked in turn: the first that suggests anything is followed."""
+FREE = ("ngram",)
+"""Proposers that cost nothing, so that they are asked before it is known whether a draft pays."""
+
 
 @dataclass
 class Proposers:
-    """Proposers by method, and the reasons of those that are missing."""
+    """The proposers of one engine by name, and the reasons of methods that are missing."""
 
     available: dict[str, Proposer] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
+
+    def parts_of(self, method: str) -> tuple[str, ...]:
+        """Return the proposers that a method asks, none for `none` and for a method that is missing."""
+        return () if method in self.unavailable else PARTS.get(method, ())
+
+    @staticmethod
+    def is_free(proposer: str) -> bool:
+        """Whether asking costs nothing."""
+        return proposer in FREE
 
     @property
     def reasons(self) -> dict[str, str]:

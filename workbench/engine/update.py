@@ -47,6 +47,7 @@ class Update:
                 continue
             if request.num_computed_tokens != item.start_position:
                 continue  # preempted and admitted again: this is a result of its former life
+            request.draft_token_ids = ()
             if item.draft_token_ids:
                 self._take_verified(request, item, output)
                 continue
@@ -76,7 +77,6 @@ class Update:
 
     def _take_verified(self, request: Request, item: ScheduledRequest, output: ModelRunnerOutput) -> None:
         """Keep what was accepted; the blocks behind it are given back. Nothing behind an end is kept."""
-        request.draft_token_ids = ()
         num_new = len(output.token_ids[request.request_id])
         appended = self._append(request, output)
         num_accepted = min(num_new - 1, len(appended))
