@@ -284,7 +284,7 @@
   wb.define("blockMap", (root, { server }) => {
     const map = new BlockMap(root, server);
     root.wbMap = map;
-    new wb.runTools.RunTools(root, map.parts.runTools, map.parts.runSaid);
+    new wb.runTools.RunTools(root, map.parts);
     return (topics) => map.update(topics);
   });
 })((window.wb = window.wb || {}));

@@ -127,11 +127,11 @@
     wb.dom.reconcile(parts.notices, notices, (text) => text, (text) => wb.dom.element("p", "", text), () => {});
   }
 
-  /** "· steps 0–1,240 · model · saved at 4/1/2025, 15:30 · names of requests, no prompts". */
+  /** "· steps 0–1,240 · model · saved at 1 Apr 2025, 15:30 · request names, no prompts". */
   function describeRun({ first, last, model, saved_at: savedAt, is_redacted: isRedacted }) {
     const { count } = wb.format, at = new Date(savedAt);
     const time = Number.isNaN(at.getTime()) ? savedAt : at.toLocaleString(wb.language === "zh" ? "zh-CN" : "en-GB", { dateStyle: "medium", timeStyle: "short" });
-    const names = isRedacted ? text("redacted: no prompts, no names of requests") : text("holds names of requests, no prompts");
+    const names = isRedacted ? text("redacted: no request names, no prompts") : text("request names, no prompts");
     return ["", text("steps {first}–{last}", { first: count(first), last: count(last) }), model || "–", text("saved at {time}", { time }), names].join(" · ").trimStart();
   }
 

@@ -294,7 +294,7 @@
   wb.define("timeline", (root) => {
     const timeline = new Timeline(root);
     root.wbTimeline = timeline;
-    new wb.runTools.RunTools(root, timeline.parts.runTools, timeline.parts.runSaid);
+    new wb.runTools.RunTools(root, timeline.parts);
     return () => timeline.update();
   });
 })((window.wb = window.wb || {}));
