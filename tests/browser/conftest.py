@@ -16,6 +16,7 @@ from tests.browser.running_server import DEADLINE_MS, RunningServer
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.config import EngineConfig, read_environment
 from workbench.engine.service import EngineService
+from workbench.telemetry.records import Decision, StepRecord
 
 FAILURES = Path(__file__).parent / "failures"
 CANDIDATES = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "google-chrome")
@@ -173,3 +174,29 @@ def chat(
     service, server = tiny
     yield service, visit(open_page, server)
     wait_until(lambda: service.num_open_requests == 0)
+
+
+@pytest.fixture(scope="module")
+def timeline_run(tiny_model: Path) -> Iterator[tuple[EngineService, list[StepRecord]]]:
+    """A real engine held after a run with preemptions, and its records."""
+    from tests.browser.timeline_page import recorded_run  # it imports this file
+
+    with recorded_run(tiny_model) as (service, records):
+        assert any(e.decision is Decision.PREEMPTED for r in records for e in r.explanations)
+        yield service, records
+
+
+@pytest.fixture
+def shown_run(
+    timeline_run: tuple[EngineService, list[StepRecord]],
+    serve: Callable[..., RunningServer],
+    open_page: Callable[..., WatchedPage],
+) -> tuple[Page, list[StepRecord]]:
+    """The timeline's page over the run, with its whole history read."""
+    from tests.browser.timeline_page import build_timeline_app, open_timeline, wait_for_history
+
+    service, records = timeline_run
+    page = open_page().page
+    open_timeline(page, serve(build_timeline_app(service)).url)
+    wait_for_history(page, records[-1].step_id)
+    return page, records

@@ -42,8 +42,10 @@ from workbench.engine.messages import ServiceState
 from workbench.engine.service import EngineService
 from workbench.presets import Preset
 from workbench.sampling_params import SamplingParams
+from workbench.server.replay import open_replay
 from workbench.server.saved_runs import MOST_FILE_BYTES
 from workbench.telemetry.run_file import write_run
+from workbench.ui import explain
 
 expect.set_options(timeout=DEADLINE_MS)
 
@@ -189,7 +191,7 @@ def test_banner_says_in_all_tabs_which_run_is_open(serve: Serve, open_page: Open
         expect(banner(page)).to_contain_text(
             re.compile(
                 r"Saved run night\.jsonl\.gz · steps 0–119 · simulated · saved at .*202\d.* · "
-                r"holds names of requests, no prompts"
+                r"request names, no prompts"
             )
         )
     open_tab(page, "Timeline")
@@ -218,7 +220,7 @@ def test_redacted_run_can_be_saved_and_says_that_it_is(
     assert [name for name in names if f'"{name}"' in text] == []
     choose(page, saved)
     expect_run(page, last)
-    expect(banner(page)).to_contain_text("redacted: no prompts, no names of requests")
+    expect(banner(page)).to_contain_text("redacted: no request names, no prompts")
 
 
 # ------------------------------------------------------------------ ways to open and to leave
@@ -325,6 +327,25 @@ def test_run_opens_where_no_engine_runs_and_leaves_nothing_behind(
     expect(page.locator(f"{TIMELINE} [data-part=empty]")).to_have_text("The timeline appears when the model is loaded.")
     open_tab(page, "Blocks")
     expect(page.locator(MAP)).to_be_hidden()
+
+
+def test_run_over_another_run_leads_back_to_that_one(serve: Serve, open_page: OpenPage, run: Path) -> None:
+    page = open_page().page
+    base, records = random_run(30, seed=4).history.base_and_records()
+    first = run.with_name("first.jsonl.gz")
+    first.write_bytes(b"".join(write_run(base, records, STATUS, "paged")))
+    replay = open_replay(first)
+    open_map(page, serve(build_map_app(replay, feed=replay.feed(explain))).url)
+    expect(banner(page)).to_contain_text("Saved run first.jsonl.gz · steps 0–29")
+    expect(banner(page).get_by_role("button")).to_be_hidden()
+    choose(page, run)
+    expect_run(page, 119)
+    links = page.locator(BLOCKS).get_by_role("link", name="Save the recorded run")
+    assert "/runs/" in (links.get_attribute("href") or "")
+    banner(page).get_by_role("button", name="Back to first.jsonl.gz").click()
+    expect_run(page, 29)
+    expect(banner(page)).to_contain_text("Saved run first.jsonl.gz")
+    assert "/runs/" not in (links.get_attribute("href") or "")
 
 
 # ------------------------------------------------------------------ what is refused

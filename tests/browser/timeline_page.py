@@ -1,15 +1,22 @@
-"""A page with the block map and the timeline over any engine door, and how to read what it shows."""
+"""A page with the block map and the timeline over any engine door, a run to show, and how to read what it shows."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import fastapi
 import gradio as gr
 from playwright.sync_api import Locator, Page
 
-from tests.browser.map_page import next_frame
+from tests.browser.map_page import next_frame, run_steps, submit_random
+from workbench.config import EngineConfig
+from workbench.engine.service import EngineService
 from workbench.server.live import build_live_router
+from workbench.telemetry.records import Decision, StepRecord
 from workbench.ui import explain
 from workbench.ui.components.assets import ui_assets
 from workbench.ui.components.header_strip import header_strip
@@ -81,3 +88,41 @@ def pixel(page: Page, x: float, y: float) -> tuple[int, ...]:
 
 def click(page: Page, x: float, y: float) -> None:
     page.locator(CANVAS).click(position={"x": x, "y": y})
+
+
+@contextmanager
+def recorded_run(
+    model: Path, num_steps: int = 150, **settings: Any
+) -> Iterator[tuple[EngineService, list[StepRecord]]]:
+    """A real engine held after a run in which two dozen requests fought for 80 blocks, and its records."""
+    sizes = {"num_blocks": 80, "max_num_batched_tokens": 64, "max_num_seqs": 16, "check_integrity": True}
+    service = EngineService(EngineConfig(model=str(model), **{**sizes, **settings}))
+    service.start()
+    try:
+        service.wait_ready(100)
+        service.pause()
+        rng = random.Random(7)
+        for _ in range(3):
+            submit_random(service, rng, 8)
+            run_steps(service, num_steps // 3)
+        yield service, service.recorder.since(-1)
+    finally:
+        service.shutdown()
+
+
+def preemptions(records: list[StepRecord]) -> list[tuple[int, str]]:
+    """Step and request of each preemption."""
+    return [(r.step_id, e.request_id) for r in records for e in r.explanations if e.decision is Decision.PREEMPTED]
+
+
+def middle_of_row(place: int) -> float:
+    """Vertical middle of a shown row on a wide page: rows of 20 px from 146 px on."""
+    return 146 + 20 * place + 10
+
+
+def show_row(page: Page, name: str, step: int) -> tuple[float, int]:
+    """Bring a request's row and a step into the window. Returns the step's left pixel and the row's place."""
+    part(page, "find").fill(name)
+    read(page, f"(v.axis.show({step} - 20, {step} + 20), v.redraw())")
+    names = read(page, "v.rows.slice(v.layout.firstRow).map(r => r.id)")
+    return read(page, f"v.axis.x({step})"), names.index(name)

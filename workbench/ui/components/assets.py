@@ -40,6 +40,7 @@ SCRIPTS: Final = (
     "travel.js",
     "run_tools.js",
     "save_map.js",
+    "map_tip.js",
     "block_map.js",
     "compact_map.js",
     "timeline_words.js",

@@ -6,6 +6,8 @@
 
   const ANNOUNCE_MS = 2000;
   const HOVER_MS = 80;
+  /** Between two pictures of a fade: each costs a frame of the page. */
+  const FLASH_GAP_MS = 30;
   const ARROWS = { arrowleft: [-1, 0], a: [-1, 0], arrowright: [1, 0], d: [1, 0], arrowup: [0, -1], w: [0, -1], arrowdown: [0, 1], s: [0, 1] };
 
   /** A lost feed makes the live picture old; a recorded step stays what it is. */
@@ -55,12 +57,12 @@
 
     drawEmpty(view) {
       const isLoaded = view.numBlocks > 0;
-      this.parts.empty.hidden = isLoaded && view.requests.size > 0;
+      wb.dom.hide(this.parts.empty, isLoaded && view.requests.size > 0);
       const rest = view.status.includes(wb.store.CACHED)
         ? text("No requests now. Hatched blocks keep what earlier ones computed, for whoever begins alike.")
         : wb.savedRun.facts() ? text("No request was in the engine at this step.") : text("No requests yet. Send a message or add 8 background requests.");
       wb.dom.setText(this.parts.empty, isLoaded ? rest : text("The block map appears when the model is loaded."));
-      this.parts.map.hidden = !isLoaded;
+      wb.dom.hide(this.parts.map, !isLoaded);
     }
 
     options(view) {
@@ -90,7 +92,7 @@
 
     drawZoom() {
       const { zoomBox, zoomText, zoomIn, zoomOut, map } = this.parts;
-      zoomBox.hidden = !this.layout.isBig;
+      wb.dom.hide(zoomBox, !this.layout.isBig);
       wb.dom.setText(zoomText, `${this.lens.zoom}×`);
       zoomOut.disabled = this.lens.zoom === 1;
       zoomIn.disabled = this.layout.pitch >= 16;
@@ -129,7 +131,7 @@
         const canDraw = wb.dom.isShown(this.parts.map) && this.lastOptions && this.lastOptions.layout === this.layout;
         const isGoingOn = canDraw && wb.mapCanvas.drawFlashes(this.parts.map.getContext("2d"), this.view, this.lastOptions, performance.now());
         this.isAnimating = Boolean(isGoingOn);
-        if (isGoingOn) requestAnimationFrame(frame);
+        if (isGoingOn) setTimeout(() => requestAnimationFrame(frame), FLASH_GAP_MS);
         else if (canDraw && (this.lastOptions.table || this.lastOptions.block >= 0)) wb.store.notify("selection");
       };
       requestAnimationFrame(frame);
@@ -240,20 +242,7 @@
       wb.store.setHover(null, -1);
     }
 
-    showTip(block, x, y) {
-      const { tip, tipTitle, tipSquare, tipRows } = this.parts;
-      const view = this.view, owner = this.ownerFor(block), owners = view.ownersOf(block).map((r) => r.id);
-      tipSquare.hidden = !owner;
-      if (owner) tipSquare.style.background = wb.palette.swatch(owner);
-      wb.dom.setText(tipTitle, text("Block {id}", { id: String(block) }));
-      const pairs = [[text("State"), wb.panels.STATUS[view.status[block]]]];
-      if (owner) pairs.push([owners.length > 1 ? text("Owners") : text("Owner"), wb.format.some(owners, 3)], [text("Logical"), String(view.logical[block])]);
-      pairs.push([text("Filled"), `${view.filled[block]} / ${view.blockSize}`]);
-      wb.dom.rows(tipRows, pairs);
-      tip.hidden = false;
-      tip.style.left = `${Math.max(4, Math.min(window.innerWidth - 230, x + 14))}px`;
-      tip.style.top = `${Math.max(4, Math.min(window.innerHeight - tip.offsetHeight - 12, y + 14))}px`;
-    }
+    showTip(block, x, y) { wb.mapTip.show(this.parts, this.view, block, this.ownerFor(block), x, y); }
 
     // ------------------------------------------------------------------ keys
 
@@ -295,7 +284,7 @@
   wb.define("blockMap", (root, { server }) => {
     const map = new BlockMap(root, server);
     root.wbMap = map;
-    new wb.runTools.RunTools(root, map.parts.runTools, map.parts.runSaid);
+    new wb.runTools.RunTools(root, map.parts);
     return (topics) => map.update(topics);
   });
 })((window.wb = window.wb || {}));

@@ -55,8 +55,8 @@
     update() {
       if (!wb.dom.isShown(this.root)) return;
       const isAway = wb.savedRun.isOpen();
-      this.parts.away.hidden = !isAway;
-      for (const name of ["map", "rows", "open"]) this.parts[name].hidden = isAway;
+      wb.dom.hide(this.parts.away, !isAway);
+      for (const name of ["map", "rows", "open"]) wb.dom.hide(this.parts[name], isAway);
       if (isAway) { this.drawAway(); return; }
       const view = wb.store.live;
       const family = familyOf(view, this.id);
@@ -78,12 +78,12 @@
     }
 
     drawHeading(view, request, numSequences) {
-      this.parts.square.hidden = !request;
+      wb.dom.hide(this.parts.square, !request);
       if (request) this.parts.square.style.background = wb.palette.swatch(request);
       const several = numSequences > 1 ? ` · ${text("{count} sequences", { count: numSequences })}` : "";
       wb.dom.setText(this.parts.title, this.id ? text("Your request {id}", { id: this.id }) + several : text("Block pool"));
       const phase = placeOf(request, this.wasSeen, view);
-      this.parts.phases.hidden = !this.id;
+      wb.dom.hide(this.parts.phases, !this.id);
       [...this.parts.phases.children].forEach((node, i) => {
         node.classList.toggle("wb-on", i === phase);
         wb.dom.setText(node, words(i, phase, request, view));
@@ -93,13 +93,13 @@
     /** Which step this is, where the other tabs show another one. */
     drawMoment(view) {
       const { cursor } = wb.store;
-      this.parts.moment.hidden = cursor === null;
+      wb.dom.hide(this.parts.moment, cursor === null);
       if (cursor !== null) wb.dom.setText(this.parts.moment, text("Newest step, {newest}. Blocks and Timeline stand at step {step}.", { newest: view.stepId, step: cursor }));
     }
 
     /** Every block; one's own stand out, each in the colour of its first owner where there are several sequences. */
     drawCells(view, family, table) {
-      this.parts.map.hidden = !view.numBlocks;
+      wb.dom.hide(this.parts.map, !view.numBlocks);
       if (!view.numBlocks) return;
       const width = wb.dom.innerWidth(this.parts.map.parentElement);
       const layout = wb.geometry.compactLayout(width, view.numBlocks);

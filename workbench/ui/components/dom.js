@@ -6,6 +6,11 @@
     if (node.textContent !== text) node.textContent = text;
   }
 
+  /** Setting an attribute, even to the value that it has, makes the browser compute styles again. */
+  function hide(node, isHidden) {
+    if (node.hidden !== isHidden) node.hidden = isHidden;
+  }
+
   function element(tag, className, text) {
     const node = document.createElement(tag);
     if (className) node.className = className;
@@ -56,18 +61,51 @@
     const g = canvas.getContext("2d");
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
     g.clearRect(0, 0, width, height);
+    if (g.textBaseline === "middle") return g;
+    // A new or resized context has forgotten these; setting a font makes the browser compute the document's styles.
     g.font = '10px "IBM Plex Mono", monospace';
     g.textBaseline = "middle";
     return g;
   }
 
-  /** Width inside an element's padding, whole pixels. */
-  function innerWidth(node) {
-    const style = getComputedStyle(node);
-    return Math.floor(node.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight));
+  /** Lay a canvas of the same size over another, pixel upon pixel. */
+  function copy(g, canvas) {
+    g.save();
+    g.resetTransform();
+    g.drawImage(canvas, 0, 0);
+    g.restore();
   }
 
-  const isShown = (node) => node.isConnected && node.offsetParent !== null;
+  /** Node → {width, isShown} of its last layout: asking the document between two writes would force a layout each time. */
+  const sizes = new WeakMap();
+  const observer = new ResizeObserver((entries) => {
+    const isNews = entries.map(({ target }) => isChanged(sizes.get(target), measure(target)));
+    if (isNews.includes(true)) wb.store.notify("theme");
+  });
+
+  const isChanged = (before, now) => !before || before.width !== now.width || before.isShown !== now.isShown;
+
+  function measure(node) {
+    const style = getComputedStyle(node);
+    const width = Math.floor(node.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight));
+    const size = { width, isShown: node.offsetParent !== null };
+    sizes.set(node, size);
+    return size;
+  }
+
+  /** The size of a node; the first call asks the document, from then on the browser tells of changes. */
+  function sizeOf(node) {
+    const known = sizes.get(node);
+    if (known) return known;
+    observer.observe(node);
+    return measure(node);
+  }
+
+  /** Width inside an element's padding, whole pixels. What was hidden a moment ago has no width yet: it is asked again. */
+  const innerWidth = (node) => sizeOf(node).width || measure(node).width;
+
+  /** Whether an element is laid out, as that of a tab in front is. */
+  const isShown = (node) => node.isConnected && sizeOf(node).isShown;
 
   /** Chip of a request: owner square, id, block count. */
   function chip(onChoose) {
@@ -104,8 +142,7 @@
     wb.translate(root);
     const update = views[name](root, context);
     const stop = wb.store.subscribe((topics) => (root.isConnected ? update(topics) : stop()));
-    const resized = new ResizeObserver(() => wb.store.notify("theme"));
-    resized.observe(root);
+    observer.observe(root);
     wb.feed.attach(root);
     wb.store.notify("theme");
   }
@@ -117,7 +154,7 @@
     return Boolean(tab);
   }
 
-  wb.dom = { openTab, setText, element, reconcile, rows, parts, fit, innerWidth, isShown, chip, updateChip };
+  wb.dom = { openTab, setText, hide, element, reconcile, rows, parts, fit, copy, innerWidth, isShown, chip, updateChip };
   wb.define = define;
   wb.mount = mount;
 })((window.wb = window.wb || {}));

@@ -4,11 +4,11 @@
 
   const isKnown = (x) => x !== null && x !== undefined && Number.isFinite(x);
   wb.format = {
-    count: (n) => (isKnown(n) ? Math.round(n).toLocaleString("en-US") : "–"),
+    count: (n) => (isKnown(n) ? wb.grouped(Math.round(n)) : "–"),
     fixed: (x, digits) => (isKnown(x) ? x.toFixed(digits) : "–"),
     percent: (share, digits = 1) => (isKnown(share) ? `${(100 * share).toFixed(digits)} %` : "–"),
-    kib: (bytes) => (isKnown(bytes) ? `${Math.round(bytes / 1024).toLocaleString("en-US")} KiB` : "–"),
-    megabytes: (bytes) => (isKnown(bytes) ? Math.round(bytes / 1e6).toLocaleString("en-US") : "–"),
+    kib: (bytes) => (isKnown(bytes) ? `${wb.grouped(Math.round(bytes / 1024))} KiB` : "–"),
+    megabytes: (bytes) => (isKnown(bytes) ? wb.grouped(Math.round(bytes / 1e6)) : "–"),
     /** "r1, r2, r3 +2": the first few of a list. */
     some: (names, most) => names.slice(0, most).join(", ") + (names.length > most ? ` +${names.length - most}` : ""),
     /** A count of things in words; both forms of the word are in the table. */

@@ -54,7 +54,7 @@
   }
 
   function drawSpark(canvas) {
-    if (canvas.offsetParent === null) return;
+    if (!wb.dom.isShown(canvas)) return;
     const c = wb.palette.colors();
     const g = wb.dom.fit(canvas, SPARK_WIDTH, SPARK_HEIGHT);
     const values = wb.store.rates.map((r) => r.value);
@@ -68,7 +68,7 @@
   }
 
   function drawUse(canvas, view) {
-    if (canvas.offsetParent === null) return;
+    if (!wb.dom.isShown(canvas)) return;
     const c = wb.palette.colors();
     const g = wb.dom.fit(canvas, SPARK_WIDTH, SPARK_HEIGHT);
     const share = (n) => (view.numBlocks ? Math.round((SPARK_WIDTH * (n || 0)) / view.numBlocks) : 0);
@@ -84,7 +84,7 @@
   /** Words and a determinate bar while a model loads. */
   function drawProgress(parts, service) {
     const isLoading = Boolean(service) && (service.state === "loading" || service.state === "reloading");
-    parts.progress.hidden = !isLoading;
+    wb.dom.hide(parts.progress, !isLoading);
     if (!isLoading) return;
     const { megabytes } = wb.format;
     const isCounted = service.total_bytes > 0;
@@ -112,39 +112,41 @@
   function drawBanners(parts, service) {
     const isFailed = Boolean(service) && Boolean(service.error);
     const canDismiss = isFailed && service.state !== "failed";
-    parts.error.hidden = !isFailed || (canDismiss && dismissed.read() === errorKey(service));
-    parts.dismiss.hidden = !canDismiss;
+    wb.dom.hide(parts.error, !isFailed || (canDismiss && dismissed.read() === errorKey(service)));
+    wb.dom.hide(parts.dismiss, !canDismiss);
     if (isFailed) {
       wb.dom.setText(parts.errorText, service.error);
       wb.dom.setText(parts.errorTitle, service.state === "failed" ? text("The engine is not running") : text("The engine reported an error"));
-      parts.trace.hidden = !service.error_traceback;
+      wb.dom.hide(parts.trace, !service.error_traceback);
       wb.dom.setText(parts.traceText, service.error_traceback || "");
     }
     const isLost = wb.feed.isStale() && wb.feed.silenceMs() > LOST_MS;
-    parts.lost.hidden = !isLost;
+    wb.dom.hide(parts.lost, !isLost);
     const notices = (service && service.notices) || [];
-    parts.notices.hidden = !notices.length;
+    wb.dom.hide(parts.notices, !notices.length);
     wb.dom.reconcile(parts.notices, notices, (text) => text, (text) => wb.dom.element("p", "", text), () => {});
   }
 
-  /** "· steps 0–1,240 · model · saved at 4/1/2025, 15:30 · names of requests, no prompts". */
+  /** "· steps 0–1,240 · model · saved at 1 Apr 2025, 15:30 · request names, no prompts". */
   function describeRun({ first, last, model, saved_at: savedAt, is_redacted: isRedacted }) {
     const { count } = wb.format, at = new Date(savedAt);
     const time = Number.isNaN(at.getTime()) ? savedAt : at.toLocaleString(wb.language === "zh" ? "zh-CN" : "en-GB", { dateStyle: "medium", timeStyle: "short" });
-    const names = isRedacted ? text("redacted: no prompts, no names of requests") : text("holds names of requests, no prompts");
+    const names = isRedacted ? text("redacted: no request names, no prompts") : text("request names, no prompts");
     return ["", text("steps {first}–{last}", { first: count(first), last: count(last) }), model || "–", text("saved at {time}", { time }), names].join(" · ").trimStart();
   }
 
   /** What is looked at in the place of the engine, or that it was lost. */
   function drawRun(parts) {
     const facts = wb.savedRun.facts();
-    parts.run.hidden = !facts;
+    wb.dom.hide(parts.run, !facts);
     if (facts) {
       wb.dom.setText(parts.runName, text("Saved run {name}", { name: facts.name }));
       wb.dom.setText(parts.runFacts, describeRun(facts));
     }
-    parts.runClose.hidden = !wb.savedRun.isOpen();
-    parts.runLost.hidden = !wb.savedRun.loss;
+    wb.dom.hide(parts.runClose, !wb.savedRun.isOpen());
+    const { behind } = wb.savedRun;
+    wb.dom.setText(parts.runClose, behind ? text("Back to {name}", { name: behind }) : text("Back to the live engine"));
+    wb.dom.hide(parts.runLost, !wb.savedRun.loss);
     wb.dom.setText(parts.runLostText, wb.savedRun.loss || "");
   }
 
@@ -182,8 +184,8 @@
     const parts = wb.dom.parts(root);
     return () => {
       const { perSecond, kilobytes } = wb.feed.rate(), isSaved = Boolean(wb.savedRun.facts());
-      parts.here.hidden = isSaved;
-      parts.elsewhere.hidden = !isSaved;
+      wb.dom.hide(parts.here, isSaved);
+      wb.dom.hide(parts.elsewhere, !isSaved);
       const told = { way: wayOf(wb.feed), rate: perSecond.toFixed(0), size: kilobytes.toFixed(2) };
       wb.dom.setText(parts.feed, text("Feed: {way}, {rate} frames/s, {size} kB/frame", told));
       wb.dom.setText(parts.step, wb.store.view().stepId >= 0 ? text("Step {step}", { step: wb.store.view().stepId }) : "");

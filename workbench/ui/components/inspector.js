@@ -70,13 +70,13 @@
 
   function drawStep(parts, history, step, isLive, answer, error) {
     const isAny = history.has(step);
-    parts.stepNone.hidden = isAny;
-    parts.stepSome.hidden = !isAny;
+    wb.dom.hide(parts.stepNone, isAny);
+    wb.dom.hide(parts.stepSome, !isAny);
     if (!isAny) return;
     const words = wb.timelineWords, { count } = wb.format;
     const told = answer && answer.step === step ? answer : null;
     wb.dom.setText(parts.stepName, count(step));
-    parts.stepTag.hidden = !isLive;
+    wb.dom.hide(parts.stepTag, !isLive);
     wb.dom.setText(parts.stepTag, words("inspector.live"));
     parts.stepBack.disabled = step <= history.first;
     parts.stepOn.disabled = step >= history.last;
@@ -113,10 +113,10 @@
     const kept = isFolded ? reasons.filter((_, i) => !isBehind(reasons, i)) : reasons;
     const lines = told ? [...kept.map(explained), ...summed(history, step), ...moved(told.transfers)] : [];
     const numFolded = reasons.filter((_, i) => isBehind(reasons, i)).length;
-    parts.reasonsMore.hidden = !numFolded;
+    wb.dom.hide(parts.reasonsMore, !numFolded);
     wb.dom.setText(parts.reasonsMore, words(isFolded ? "inspector.unfold" : "inspector.fold", { count: wb.format.count(numFolded) }));
     const note = error ? words("inspector.lost", { reason: error }) : told ? words("inspector.nothing") : words("inspector.asking");
-    parts.reasonsNote.hidden = lines.length > 0;
+    wb.dom.hide(parts.reasonsNote, lines.length > 0);
     wb.dom.setText(parts.reasonsNote, note);
     wb.dom.reconcile(parts.reasons, lines, (line) => line.name, createLine, (node, line) => updateLine(history, node, line));
   }
@@ -175,7 +175,7 @@
     const [word, paragraph] = node.children, [request, text] = paragraph.children;
     wb.dom.setText(word, label);
     word.style.color = color ? `var(--wb-${color})` : "";
-    request.hidden = id === null;
+    wb.dom.hide(request, id === null);
     if (id !== null) {
       const row = history.rows.get(key) || null;
       request.firstElementChild.style.background = wb.palette.swatch(row);
@@ -188,8 +188,8 @@
   // ------------------------------------------------------------------ the request
 
   function drawRequest(parts, history, row) {
-    parts.lifeNone.hidden = Boolean(row);
-    parts.lifeSome.hidden = !row;
+    wb.dom.hide(parts.lifeNone, Boolean(row));
+    wb.dom.hide(parts.lifeSome, !row);
     if (!row) return;
     const words = wb.timelineWords, { count } = wb.format;
     parts.lifeSquare.style.background = wb.palette.swatch(row);

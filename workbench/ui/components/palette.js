@@ -13,6 +13,8 @@
   const VARIABLES = ["prefill", "decode", "preempted", "shared", "cached", "cached-bg", "free", "cursor", "grid", "canvas", "live", "error", "copied", "swapped"];
 
   let colors = null;
+  /** A picture that was painted with colours of another `stamp` is out of date, and the fonts may have come since. */
+  let numReads = 0;
   const mixes = new Map();
 
   function isDark() {
@@ -40,7 +42,7 @@
   function read() {
     const style = getComputedStyle(document.body);
     const theme = isDark() ? "dark" : "light";
-    const c = { theme, owners: OWNERS[theme], ramp: RAMP[theme] };
+    const c = { theme, stamp: ++numReads, owners: OWNERS[theme], ramp: RAMP[theme] };
     for (const name of VARIABLES) c[name] = style.getPropertyValue(`--wb-${name}`).trim();
     c.text = style.getPropertyValue("--body-text-color").trim();
     c.subdued = style.getPropertyValue("--body-text-color-subdued").trim();

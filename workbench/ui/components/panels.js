@@ -59,7 +59,7 @@
 
   function heading(parts, prefix, title, tag) {
     wb.dom.setText(parts[`${prefix}Name`], title);
-    parts[`${prefix}Tag`].hidden = !tag;
+    wb.dom.hide(parts[`${prefix}Tag`], !tag);
     wb.dom.setText(parts[`${prefix}Tag`], tag);
   }
 
@@ -73,8 +73,8 @@
 
   function drawBlock(parts, view, block, desk) {
     const isAny = block >= 0 && block < view.numBlocks;
-    parts.blockNone.hidden = isAny;
-    parts.blockSome.hidden = !isAny;
+    wb.dom.hide(parts.blockNone, isAny);
+    wb.dom.hide(parts.blockSome, !isAny);
     if (!isAny) return;
     const status = view.status[block], bytes = wb.store.service ? wb.store.service.block_bytes : null;
     heading(parts, "block", String(block), STATUS[status]);
@@ -95,7 +95,7 @@
   function drawOwners(parts, view, block) {
     const owners = view.ownersOf(block);
     const more = owners.length > MAX_OWNERS ? text("Owners, and {count} more", { count: owners.length - MAX_OWNERS }) : text("Owners");
-    parts.owners.hidden = !owners.length;
+    wb.dom.hide(parts.owners, !owners.length);
     wb.dom.setText(parts.ownersLabel, owners.length ? more : text("No owner"));
     wb.dom.reconcile(parts.owners, owners.slice(0, MAX_OWNERS), (r) => r.key, wb.dom.chip((id) => wb.store.select(id, block)),
       (node, request) => wb.dom.updateChip(node, request, ""));
@@ -111,7 +111,7 @@
     else if (filled && wb.store.isFrozen()) label += text(": shown live only");
     else if (filled) label += isHere ? (details.is_hidden ? text(", text hidden") : text(", decoded")) : details && details.error ? `: ${details.error}` : text(", asking the engine…");
     wb.dom.setText(parts.tokensLabel, label);
-    parts.tokens.hidden = !filled || isSaved || wb.store.isFrozen();
+    wb.dom.hide(parts.tokens, !filled || isSaved || wb.store.isFrozen());
     const texts = isHere ? details.tokens : [];
     const slots = Array.from({ length: filled }, (_, i) => ({ i, text: i < texts.length ? visible(texts[i]) : "…", id: isHere ? details.token_ids[i] : null }));
     wb.dom.reconcile(parts.tokens, slots, (s) => s.i, () => wb.dom.element("span"), (node, slot) => {
@@ -125,8 +125,8 @@
   const visible = (text) => text.replace(/^ /, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
 
   function drawRequest(parts, view, request) {
-    parts.requestNone.hidden = Boolean(request);
-    parts.requestSome.hidden = !request;
+    wb.dom.hide(parts.requestNone, Boolean(request));
+    wb.dom.hide(parts.requestSome, !request);
     const chosen = wb.store.selection.request;
     wb.dom.setText(parts.requestNoneTitle, chosen ? text("Request {id}", { id: chosen }) : text("No request selected"));
     wb.dom.setText(parts.requestNoneText, chosen ? text("It is not in the engine at step {step}.", { step: view.stepId }) : text("Choose a chip, or click one of its blocks."));
@@ -165,7 +165,7 @@
     const slots = (tokens) => Math.ceil(tokens / view.blockSize) * view.blockSize;
     const held = request.blocks * view.blockSize;
     const longest = isPaged ? slots(request.most) * request.sequences : held;
-    parts.reserved.hidden = !longest;
+    wb.dom.hide(parts.reserved, !longest);
     if (!longest) return;
     const paged = isPaged ? held : slots(request.computed);
     const used = `${(100 * request.computed) / longest}%`;

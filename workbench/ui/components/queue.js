@@ -31,7 +31,7 @@
     wb.dom.setText(head.lastElementChild, comparison(decision));
     wb.dom.setText(now, decision ? decision.words : text("waiting: no step has looked at it yet"));
     const isOther = preemption && preemption.words !== (decision && decision.words);
-    then.hidden = !isOther;
+    wb.dom.hide(then, !isOther);
     wb.dom.setText(then, isOther ? text("Step {step}, {words}", { step: preemption.since, words: preemption.words }) : "");
   }
 
@@ -41,10 +41,10 @@
     const held = all.filter(isHeld), back = all.filter((r) => !isHeld(r) && r.decision);
     const shown = [...held, ...back].slice(0, MAX_ROWS);
     const more = Math.max(held.length, view.figures.waiting || 0) - Math.min(held.length, MAX_ROWS);
-    parts.queueNone.hidden = shown.length > 0;
+    wb.dom.hide(parts.queueNone, shown.length > 0);
     wb.dom.setText(parts.queueCount, held.length ? text("{count} waiting", { count: view.figures.waiting }) : "");
     wb.dom.reconcile(parts.queueRows, shown, (r) => r.key, create, (node, request) => update(view, node, request));
-    parts.queueMore.hidden = more <= 0;
+    wb.dom.hide(parts.queueMore, more <= 0);
     wb.dom.setText(parts.queueMore, more > 0 ? text("and {count} more", { count: more }) : "");
   }
 

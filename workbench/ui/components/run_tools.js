@@ -28,9 +28,10 @@
   }
 
   class RunTools {
-    /** `box` takes the buttons, `said` is the line below them, a file can be dropped anywhere on `root`. */
-    constructor(root, box, said) {
-      this.said = said;
+    /** Fills `parts.runTools`, speaks in `parts.runSaid`; a file can be dropped anywhere on `root`. */
+    constructor(root, parts) {
+      this.parts = parts;
+      this.root = null;
       this.links = LINKS.map(saveLink);
       this.button = wb.dom.element("button", "wb-button", text("Open a saved run…"));
       this.button.type = "button";
@@ -38,7 +39,7 @@
       this.input = wb.dom.element("input");
       Object.assign(this.input, { type: "file", accept: ".gz,application/gzip", hidden: true, tabIndex: -1 });
       this.input.setAttribute("aria-label", text("File of a saved run"));
-      box.append(...this.links, this.button, this.input);
+      parts.runTools.append(...this.links, this.button, this.input);
       this.button.addEventListener("click", () => this.input.click());
       this.input.addEventListener("change", () => this.take(this.input.files));
       listenToDrops(root, (files) => this.take(files));
@@ -51,18 +52,23 @@
       this.input.value = "";  // the same file can be chosen again
     }
 
+    /** The links lead to what is looked at. */
+    aim() {
+      if (this.root === wb.runRoot) return;
+      this.root = wb.runRoot;
+      this.links.forEach((link, i) => { link.href = wb.address(LINKS[i].route, LINKS[i].parameters); });
+    }
+
     draw() {
       const isAny = wb.store.range.last >= 0, { opening, refusal } = wb.savedRun;
-      this.links.forEach((link, i) => {
-        link.hidden = !isAny;
-        const { href } = wb.address(LINKS[i].route, LINKS[i].parameters);
-        if (link.href !== href) link.href = href;
-      });
+      this.parts.saveLabel.hidden = !isAny;
+      for (const link of this.links) link.hidden = !isAny;
+      this.aim();
       this.button.disabled = opening !== null;
       const words = opening === null ? refusal : text("Opening {name}…", { name: opening });
-      this.said.hidden = !words;
-      this.said.classList.toggle("wb-note-error", Boolean(refusal));
-      wb.dom.setText(this.said, words || "");
+      this.parts.runSaid.hidden = !words;
+      this.parts.runSaid.classList.toggle("wb-note-error", Boolean(refusal));
+      wb.dom.setText(this.parts.runSaid, words || "");
     }
   }
 

@@ -15,6 +15,8 @@
   const savedRun = {
     /** Name of the run that is open, null for the engine. */
     name: null,
+    /** Name of the run that `python app.py --replay` shows behind it, null where there is an engine. */
+    behind: null,
     /** Name of the file that is being sent and read, null when none is. */
     opening: null,
     /** Why the last file was not opened, in words. */
@@ -59,7 +61,8 @@
 
     /** Begin anew with another feed: its first frame makes the store forget what it held. */
     look(root, name) {
-      const before = wb.runRoot;
+      const before = wb.runRoot, facts = this.facts();
+      if (!before) this.behind = facts && facts.name;
       wb.runRoot = root;
       this.name = name;
       wb.feed.restart();

@@ -68,8 +68,8 @@
   /** Draw the strip and its heading; a hint when no request is looked at. */
   function draw(parts, view, request) {
     const table = view.tableOf(request);
-    parts.stripSquare.hidden = !request;
-    parts.strip.hidden = !table.length;
+    wb.dom.hide(parts.stripSquare, !request);
+    wb.dom.hide(parts.strip, !table.length);
     if (!request) {
       wb.dom.setText(parts.stripTitle, text("Select a request or a block to see its table"));
       wb.dom.setText(parts.stripNote, "");

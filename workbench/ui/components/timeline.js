@@ -21,6 +21,9 @@
       this.reader = wb.recorded.reader;
       this.axis = new wb.timelineAxis.Axis(this.history);
       this.minimap = new wb.timelineTracks.Minimap();
+      /** What lies below the cursor, and what it was painted from; likewise the whole canvas. */
+      this.picture = document.createElement("canvas");
+      this.pictureStamp = this.stamp = "";
       this.desk = new wb.inspector.StepDesk(() => this.redraw());
       this.filter = { text: "", state: "all", isMine: false };
       /** Key of the request that is selected here; it may have ended, then the store does not know it. */
@@ -60,7 +63,7 @@
       this.noticeEngine();
       this.noticeSelection();
       const isAny = !this.history.isEmpty;
-      this.parts.timeline.hidden = !isAny;
+      wb.dom.hide(this.parts.timeline, !isAny);
       this.drawEmpty(isAny);
       if (isAny) this.drawTimeline();
       this.drawPanels();
@@ -94,8 +97,8 @@
       const { empty, lost } = this.parts;
       const nothing = wb.store.live.numBlocks ? "timeline.empty" : "timeline.not_loaded";
       wb.dom.setText(empty, wb.timelineWords(isAny ? "timeline.nothing_matches" : nothing));
-      empty.hidden = isAny;
-      lost.hidden = !this.reader.error;
+      wb.dom.hide(empty, isAny);
+      wb.dom.hide(lost, !this.reader.error);
       if (this.reader.error) wb.dom.setText(lost, wb.timelineWords("timeline.lost", { reason: this.reader.error }));
     }
 
@@ -107,7 +110,7 @@
       this.followCursor();
       this.rows = wb.timelineRows.select(this.history, this.axis.visible(), this.filter, wb.store.mine);
       this.layout = this.lay(width);
-      this.parts.empty.hidden = this.rows.length > 0;
+      wb.dom.hide(this.parts.empty, this.rows.length > 0);
       this.paint();
     }
 
@@ -158,17 +161,40 @@
       return Math.max(FEWEST_ROWS, Math.min(MOST_ROWS, Math.floor(room / rowHeight)));
     }
 
+    /** Paint nothing again that looks the same: the picture while its steps stay, and the cursor over it. */
     paint() {
       const { axis, layout, history } = this, tracks = wb.timelineTracks;
-      const g = wb.dom.fit(this.parts.timeline, layout.width, layout.height);
       const step = this.isFrozen && history.has(this.cursor) ? this.cursor : null;
+      const pictureStamp = this.stampOfPicture(), stamp = `${pictureStamp}/${step}`;
+      if (stamp === this.stamp) return;
+      if (pictureStamp !== this.pictureStamp) this.paintPicture();
+      [this.pictureStamp, this.stamp] = [pictureStamp, stamp];
+      const g = wb.dom.fit(this.parts.timeline, layout.width, layout.height);
+      wb.dom.copy(g, this.picture);
       const isSeen = step !== null && axis.endX(step) >= layout.left && axis.x(step) <= layout.width;
       tracks.drawAxis(g, axis, layout, isSeen ? axis.x(step) : null);
-      tracks.drawTokens(g, axis, layout);
-      tracks.drawBlocks(g, axis, layout, wb.store.live.numBlocks || 1);
-      wb.timelineRows.draw(g, axis, layout, this.rows, { key: this.key, pointed: this.pointed, mine: wb.store.mine });
       if (step !== null) tracks.drawCursor(g, axis, layout, step);
       this.minimap.draw(g, axis, layout, step);
+    }
+
+    /** All that the picture depends on. */
+    stampOfPicture() {
+      const { axis, layout, history, rows, key, pointed } = this;
+      return JSON.stringify([
+        this.engine, history.version, axis.isWall, axis.from, axis.to, layout, key, pointed,
+        rows.length, wb.timelineRows.shownOf(rows, layout).map((row) => row.key),
+        wb.store.mine.size, wb.store.live.numBlocks, wb.palette.colors().stamp, window.devicePixelRatio,
+      ]);
+    }
+
+    /** Lines, tracks and rows of the steps in the window. */
+    paintPicture() {
+      const { axis, layout } = this, tracks = wb.timelineTracks;
+      const g = wb.dom.fit(this.picture, layout.width, layout.height), bars = tracks.barsOf(axis);
+      tracks.drawGrid(g, axis, layout);
+      tracks.drawTokens(g, axis, layout, bars);
+      tracks.drawBlocks(g, axis, layout, bars, wb.store.live.numBlocks || 1);
+      wb.timelineRows.draw(g, axis, layout, this.rows, { key: this.key, pointed: this.pointed, mine: wb.store.mine });
     }
 
     drawPanels() {
@@ -268,7 +294,7 @@
   wb.define("timeline", (root) => {
     const timeline = new Timeline(root);
     root.wbTimeline = timeline;
-    new wb.runTools.RunTools(root, timeline.parts.runTools, timeline.parts.runSaid);
+    new wb.runTools.RunTools(root, timeline.parts);
     return () => timeline.update();
   });
 })((window.wb = window.wb || {}));

@@ -101,7 +101,7 @@
     const isAway = timeline.isFrozen || !axis.follows, isSaved = Boolean(wb.savedRun.facts());
     wb.dom.setText(parts.freeze, words(isSaved ? "timeline.to_end" : isAway ? "timeline.follow" : "timeline.freeze"));
     parts.freeze.disabled = isSaved && !isAway;
-    parts.freeze.setAttribute("aria-pressed", String(timeline.isFrozen));
+    parts.freeze.setAttribute("aria-pressed", String(timeline.isFrozen && !isSaved));
     const behind = history.isEmpty ? 0 : history.last - axis.visible()[1];
     const away = timeline.isFrozen ? words(isSaved ? "timeline.at_step" : "timeline.frozen", { step: count(timeline.cursor) }) : words(isSaved ? "timeline.before_end" : "timeline.not_following", { count: count(behind) });
     wb.dom.setText(parts.following, history.isEmpty ? "" : isAway ? away : words(isSaved ? "timeline.at_end" : "timeline.following"));

@@ -142,10 +142,12 @@
     if (row.isFailed) g.fillRect(x - 2, middle - 6, 5.5, 1.5);
   }
 
+  const shownOf = (rows, { firstRow, numRows }) => rows.slice(firstRow, firstRow + numRows);
+
   /** Draw the shown rows, and how many lie above and below them. */
   function draw(g, axis, layout, rows, state) {
     const c = wb.palette.colors(), { clip, label } = wb.timelineTracks;
-    const shown = rows.slice(layout.firstRow, layout.firstRow + layout.numRows);
+    const shown = shownOf(rows, layout);
     const middleOf = (i) => layout.rowsTop + i * layout.rowHeight + layout.rowHeight / 2 - 0.5;
     shown.forEach((row, i) => {
       const y = layout.rowsTop + i * layout.rowHeight;
@@ -169,5 +171,5 @@
     g.fillRect(layout.width - 2, layout.rowsTop + (height * layout.firstRow) / numRows, 2, Math.max(8, (height * layout.numRows) / numRows));
   }
 
-  wb.timelineRows = { select, draw, STATES };
+  wb.timelineRows = { select, shownOf, draw, STATES };
 })((window.wb = window.wb || {}));

@@ -54,8 +54,7 @@
   /** A bar of a track: one step, or the one with the most tokens of those that share the bar. */
   function stepTip({ history, axis }, { step, y }) {
     const words = wb.timelineWords, { count } = wb.format;
-    let bar = { step, first: step, last: step };
-    wb.timelineTracks.eachBar(axis, (x, width, most, first, last) => { if (step >= first && step <= last) bar = { step: most, first, last }; });
+    const bar = wb.timelineTracks.barsOf(axis).find(({ first, last }) => step >= first && step <= last) || { step, first: step, last: step };
     const told = (name) => history.at(name, bar.step);
     const range = bar.first === bar.last ? [] : [[words("tip.steps"), `${count(bar.first)}–${count(bar.last)}`]];
     const isTokens = y < wb.timelineTracks.BLOCKS.top - 4;

@@ -8,34 +8,38 @@
   const MINIMAP_HEIGHT = 32;
   const HANDLE = 4;
 
-  /** Steps of the window, merged so that each bar is at least three pixels wide.
+  /** Steps of the window, merged so that each bar is at least three pixels wide: `{x, width, step, first, last}`.
    *
-   * Calls `draw(x, width, step, first, last)`: `step` has the most tokens of `first` … `last`. Bars are cut at fixed
-   * places of the axis, so that they do not flicker while the window moves.
+   * `step` has the most tokens of `first` … `last`. Bars are cut at fixed places of the axis, so that they do not
+   * flicker while the window moves.
    */
-  function eachBar(axis, draw) {
+  function barsOf(axis) {
     const { history } = axis;
     const cell = LEAST_PIXELS / axis.pixelsPerUnit;
     const [from, to] = axis.visible();
+    const bars = [];
     for (let first = from; first <= to;) {
-      let last = first, most = first;
+      let last = first, step = first;
       if (axis.endPlaceOf(first) - axis.placeOf(first) < cell) {
         const cut = (Math.floor(axis.placeOf(first) / cell) + 1) * cell;
         while (last < to && axis.placeOf(last + 1) < cut) {
           last++;
-          if (history.at("scheduled", last) > history.at("scheduled", most)) most = last;
+          if (history.at("scheduled", last) > history.at("scheduled", step)) step = last;
         }
       }
-      draw(axis.x(first), axis.endX(last) - axis.x(first), most, first, last);
+      bars.push({ x: axis.x(first), width: axis.endX(last) - axis.x(first), step, first, last });
       first = last + 1;
     }
+    return bars;
   }
 
-  const highest = (history, name, first, last) => {
+  /** The highest of a figure from one step to another. Over all steps in one picture: it reads the column itself. */
+  function highest({ steps, base }, name, first, last) {
+    const column = steps[name];
     let most = 0;
-    for (let step = first; step <= last; step++) most = Math.max(most, history.at(name, step));
+    for (let place = first - base; place <= last - base; place++) if (column[place] > most) most = column[place];
     return most;
-  };
+  }
 
   function label(g, text, x, y, color, align = "left") {
     g.fillStyle = color;
@@ -43,17 +47,21 @@
     g.fillText(text, x, y);
   }
 
+  /** The numbers of the axis above all else, none where the cursor's stands. */
   function drawAxis(g, axis, layout, cursorX) {
     const c = wb.palette.colors();
     label(g, wb.timelineWords(axis.isWall ? "timeline.wall_time" : "timeline.step"), 0, 7, c.subdued);
-    g.fillStyle = c.grid;
     for (const { place, text } of axis.ticks()) {
       const x = Math.round(axis.pixelOf(place));
-      g.fillStyle = c.grid;
-      g.fillRect(x, 16, 1, layout.rowsEnd - 16);
       const isFree = x < layout.width - 44 && (cursorX === null || Math.abs(x - cursorX) > 46);
       if (isFree) label(g, text, x + 2, 7, c.subdued);
     }
+  }
+
+  /** The lines of the axis behind tracks and rows. */
+  function drawGrid(g, axis, layout) {
+    g.fillStyle = wb.palette.colors().grid;
+    for (const { place } of axis.ticks()) g.fillRect(Math.round(axis.pixelOf(place)), 16, 1, layout.rowsEnd - 16);
   }
 
   function clip(g, layout, top, height, draw) {
@@ -66,7 +74,7 @@
   }
 
   /** Tokens of each step, decode below prefill, against the budget. */
-  function drawTokens(g, axis, layout) {
+  function drawTokens(g, axis, layout, bars) {
     const c = wb.palette.colors(), { history } = axis, { top, height } = TOKENS;
     g.fillStyle = wb.palette.mix(c.free, c.canvas, 0.55);
     g.fillRect(layout.left, top, layout.plotWidth, height);
@@ -76,11 +84,11 @@
     clip(g, layout, top, height, () => {
       for (const [name, below, color] of [["decode", null, c.decode], ["prefill", "decode", c.prefill]]) {
         g.fillStyle = color;
-        eachBar(axis, (x, width, step) => {
+        for (const { x, width, step } of bars) {
           const bar = history.at(name, step) * unit;
           const lifted = below ? history.at(below, step) * unit : 0;
           if (bar) g.fillRect(x, ground - lifted - bar, Math.max(1, width - (width > 2 ? 0.75 : 0)), bar);
-        });
+        }
       }
     });
     const budget = history.at("budget", to), y = Math.round(ground - budget * unit) + 0.5;
@@ -96,22 +104,22 @@
   }
 
   /** Blocks in use after each step, and hatched above them those that are cached and free to reuse. */
-  function drawBlocks(g, axis, layout, numBlocks) {
+  function drawBlocks(g, axis, layout, bars, numBlocks) {
     const c = wb.palette.colors(), { history } = axis, { top, height } = BLOCKS;
     const unit = height / Math.max(1, numBlocks), ground = top + height;
     g.fillStyle = wb.palette.mix(c.free, c.canvas, 0.55);
     g.fillRect(layout.left, top, layout.plotWidth, height);
     clip(g, layout, top, height, () => {
       g.fillStyle = g.createPattern(c.hatch, "repeat");
-      eachBar(axis, (x, width, _, first, last) => {
+      for (const { x, width, first, last } of bars) {
         const active = highest(history, "active", first, last) * unit, cached = highest(history, "cached", first, last) * unit;
         if (cached) g.fillRect(x, Math.max(top, ground - active - cached), Math.max(1, width + 0.3), Math.min(cached, height - active));
-      });
+      }
       g.fillStyle = wb.palette.mix(c.decode, c.canvas, 0.35);
-      eachBar(axis, (x, width, _, first, last) => {
+      for (const { x, width, first, last } of bars) {
         const active = highest(history, "active", first, last) * unit;
         g.fillRect(x, ground - active, Math.max(1, width + 0.3), active);
-      });
+      }
     });
     label(g, wb.format.count(numBlocks), 0, top + 5, c.subdued);
     label(g, wb.timelineWords("timeline.kv_blocks"), 0, ground - 7, c.subdued);
@@ -208,5 +216,5 @@
     }
   }
 
-  wb.timelineTracks = { drawAxis, drawTokens, drawBlocks, drawCursor, eachBar, clip, label, Minimap, MINIMAP_HEIGHT, TOKENS, BLOCKS };
+  wb.timelineTracks = { drawAxis, drawGrid, drawTokens, drawBlocks, drawCursor, barsOf, clip, label, Minimap, MINIMAP_HEIGHT, TOKENS, BLOCKS };
 })((window.wb = window.wb || {}));

@@ -29,7 +29,7 @@
     wb.dom.setText(parts.wasteSlots, slots ? plural(unused, "slot") : "");
     wb.dom.setText(parts.externalWaste, view.numBlocks ? count(figures.waste_blocks || 0) : "–");
     wb.dom.setText(parts.externalShare, figures.waste_blocks ? text("of {count} free", { count: totals.free + totals.cached }) : "");
-    parts.contiguousBox.hidden = !isPaged;
+    wb.dom.hide(parts.contiguousBox, !isPaged);
     wb.dom.setText(parts.contiguousBlocks, figures.contiguous_blocks ? count(figures.contiguous_blocks) : "–");
     wb.dom.setText(parts.contiguousAgainst, figures.contiguous_blocks ? text("against {count}", { count: totals.active }) : "");
     wb.dom.setText(parts.wasteNote, (isPaged ? "" : LAYOUT_NOTE) + WASTE_NOTE);
@@ -40,7 +40,7 @@
     const service = wb.store.service || {};  // before the first step only the service knows of the swap space
     const all = figures.swap_blocks || service.num_swap_blocks || 0;
     const used = figures.swap_blocks ? all - (figures.free_swap_blocks || 0) : 0;
-    parts.swapBox.hidden = !all;
+    wb.dom.hide(parts.swapBox, !all);
     if (!all) return;
     wb.dom.setText(parts.swapText, text("{part} of {whole}", { part: used, whole: wb.format.plural(all, "block") }));
     parts.barSwapped.style.width = `${(100 * used) / all}%`;

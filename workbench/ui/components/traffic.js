@@ -37,7 +37,7 @@
     wb.dom.setText(parts.movedOut, count(figures.swap_out || 0));
     wb.dom.setText(parts.movedIn, count(figures.swap_in || 0));
     const shown = view.movements.slice(-MAX_ROWS).reverse();
-    parts.trafficNone.hidden = shown.length > 0;
+    wb.dom.hide(parts.trafficNone, shown.length > 0);
     wb.dom.setText(parts.trafficNone, wb.store.past ? PAST_NONE : NONE);
     wb.dom.reconcile(parts.trafficRows, shown, (m) => `${m.step}/${m.kind}/${m.request}/${m.blocks[0]}`, create,
       (node, movement) => wb.dom.setText(node.lastElementChild, words(movement)));

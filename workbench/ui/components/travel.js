@@ -74,7 +74,7 @@
       const { parts } = this;
       wb.recorded.want();
       const { first, last } = wb.store.range, isFrozen = wb.store.isFrozen();
-      for (const name of ["travel", "saveMap", "scrubber"]) parts[name].hidden = last < 0;
+      for (const name of ["travel", "saveMap", "scrubber"]) wb.dom.hide(parts[name], last < 0);
       if (last < 0) return;
       drawFreeze(parts.freeze, isFrozen);
       parts.back.disabled = view.stepId <= first;
@@ -131,18 +131,21 @@
     g.fillRect(0, TRACK_TOP, width, TRACK_HEIGHT);
     const bottom = TRACK_TOP + TRACK_HEIGHT;
     const heightOf = (numBlocks) => Math.round((TRACK_HEIGHT * numBlocks) / view.numBlocks);
-    let markedAt = -Infinity;
+    const columns = [], marks = [];
     for (let x = 0, from = wb.store.range.first; x < width; x++) {
       const to = stepAt(x + 1, width);
       if (!wb.recorded.has(to)) continue;
-      const active = heightOf(history.at("active", to)), cached = heightOf(history.at("cached", to));
-      g.fillStyle = activeColor;
-      g.fillRect(x, bottom - active, 1, active);
-      g.fillStyle = cachedColor;
-      g.fillRect(x, bottom - active - cached, 1, cached);
-      if (x - markedAt >= 4 && hasPreemption(history, from, to)) { markPreemption(g, x, c); markedAt = x; }
+      const active = heightOf(history.at("active", to)), cached = heightOf(history.at("cached", to)), last = columns.at(-1);
+      if (last && last.x + last.width === x && last.active === active && last.cached === cached) last.width++;
+      else columns.push({ x, width: 1, active, cached });
+      if (x - (marks.at(-1) ?? -Infinity) >= 4 && hasPreemption(history, from, to)) marks.push(x);
       from = to + 1;
     }
+    g.fillStyle = activeColor;
+    for (const { x, width: wide, active } of columns) g.fillRect(x, bottom - active, wide, active);
+    g.fillStyle = cachedColor;
+    for (const { x, width: wide, active, cached } of columns) g.fillRect(x, bottom - active - cached, wide, cached);
+    for (const x of marks) markPreemption(g, x, c);
   }
 
   function hasPreemption(history, from, to) {
