@@ -11,7 +11,7 @@ from typing import Any
 import fastapi
 import gradio as gr
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 from tests.browser.conftest import WatchedPage
 from tests.browser.running_server import RunningServer
@@ -218,3 +218,31 @@ def run_simulated(service: FakeService, num_steps: int) -> None:
     for _ in range(num_steps):
         service.engine.act_at_random()
         service.step()
+
+
+def chip(page: Page, name: str) -> Locator:
+    """The chip of a request above the map."""
+    return page.locator("#wb-block-map [data-part=chips] .wb-chip").filter(has=page.get_by_text(name, exact=True))
+
+
+def panel(page: Page, name: str) -> Locator:
+    return page.get_by_label(name, exact=True)
+
+
+def rest_pointer(page: Page) -> None:
+    """Take the pointer off the map and the chips, so that only the selection is lit."""
+    page.mouse.move(2, 2)
+    page.wait_for_function("wb.store.hover.request === null && wb.store.hover.block === -1")
+
+
+def check_shared_corners(page: Page) -> list[int]:
+    """Blocks whose upper right pixel is the corner of shared ones, while nothing is lit."""
+    page.evaluate("wb.store.select(null, -1)")
+    page.wait_for_function("wb.store.litRequest() === null")
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    corners: list[int] = page.evaluate(
+        f"""() => {{ const layout = {LAYOUT}, g = document.querySelector('{MAP}').getContext('2d');
+        return [...wb.store.live.status.keys()].filter(block => {{ const [x, y] = layout.at(block);
+          return g.getImageData(x + layout.cell - 1, y, 1, 1).data.slice(0, 3).every(v => v === 255); }}); }}"""
+    )
+    return corners
