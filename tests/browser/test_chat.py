@@ -341,6 +341,40 @@ def test_preset_fills_in_the_settings_and_waits_for_apply(chat: Any):
     assert service.config.num_blocks == NUM_BLOCKS
 
 
+def test_preset_is_chosen_with_the_keyboard(chat: Any):
+    _, page = chat
+    page.locator("#wb-preset input").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#wb-num-blocks input")).to_have_value("300")
+
+
+def test_preset_that_is_chosen_already_can_be_brought_back(chat: Any):
+    _, page = chat
+    page.fill("#wb-num-blocks input", "500")
+    expect(page.locator("#wb-apply")).to_have_text("Apply (1 change, reload)")
+    page.click("#wb-preset input")
+    page.get_by_role("option", name="Default").click()
+    expect(page.locator("#wb-num-blocks input")).to_have_value(str(NUM_BLOCKS))
+
+
+def test_passing_the_preset_with_the_keyboard_changes_nothing(chat: Any):
+    _, page = chat
+    page.fill("#wb-num-blocks input", "500")
+    expect(page.locator("#wb-apply")).to_have_text("Apply (1 change, reload)")
+    page.fill("#wb-max-tokens input", "9")
+    expect(page.locator("#wb-max-tokens input")).to_have_value("9")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if request.method == "POST" else None)
+    page.locator("#wb-preset input").focus()
+    page.keyboard.press("Tab")
+    page.fill("#wb-max-num-seqs input", "3")
+    expect(page.locator("#wb-apply")).to_have_text("Apply (2 changes, reload)")
+    assert len(asked) == 1, "the changes were counted again, and nothing else was asked for"
+    expect(page.locator("#wb-num-blocks input")).to_have_value("500")
+    expect(page.locator("#wb-max-tokens input")).to_have_value("9")
+
+
 # ----------------------------------------------------------------------------- appearance
 
 
@@ -398,7 +432,7 @@ def test_page_says_why_a_model_could_not_be_loaded(open_page: Open, tmp_path: Pa
     service.start()
     try:
         page = visit(open_page, server)
-        expect(page.locator("#wb-header [role=alert]").first).to_contain_text("broken.gguf")
+        expect(page.locator("#wb-header [data-part=error]")).to_contain_text("broken.gguf")
         ask(page, "hello")
         expect(page.locator(".wb-note-error")).to_have_count(1)
     finally:

@@ -201,9 +201,15 @@ def _wire_sampling(store: PresetStore, controls: _Controls) -> None:
         ]
 
     own = [*controls.sampling, controls.system_prompt]
-    controls.preset.input(
-        choose_preset, controls.preset, [controls.description, *controls.sampling, *controls.engine], **_AT_ONCE
-    )
+
+    async def choose_again(event: gr.SelectData) -> list[Any]:
+        return await choose_preset(event.value)
+
+    # Not `input`, which also comes when the list is only left: Tab would undo what the visitor had set. `change`
+    # hears of the keyboard, too; `select` of a click on the preset that is chosen already, which brings it back.
+    filled = [controls.description, *controls.sampling, *controls.engine]
+    controls.preset.change(choose_preset, controls.preset, filled, **_AT_ONCE)
+    controls.preset.select(choose_again, None, filled, **_AT_ONCE)
     gr.on(  # by the browser alone, each time: nothing is asked of the server
         [control.change for control in own],  # type: ignore[attr-defined]
         None,

@@ -73,7 +73,7 @@
 
     /** The feed is a saved run's: nothing is known of the engine that the chat goes on with. */
     drawAway() {
-      this.parts.square.hidden = this.parts.phases.hidden = true;
+      for (const name of ["square", "moment", "phases"]) this.parts[name].hidden = true;
       wb.dom.setText(this.parts.title, this.id ? text("Your request {id}", { id: this.id }) : text("Block pool"));
     }
 
