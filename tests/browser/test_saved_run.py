@@ -245,11 +245,13 @@ def test_run_opens_and_closes_by_keyboard_alone(serve: Serve, open_page: OpenPag
     service: Any = FakeService()
     service.step()
     visit(page, serve(build_app(service, {"default": PRESET}, PRESET, show_text=True)).url)
+    page.locator(MAP).wait_for(state="visible")
     page.locator(MAP).focus()
-    for _ in range(14):
+    reached = []
+    while "Open a saved run…" not in reached and len(reached) < 14:
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "Open a saved run…":
-            break
+        reached.append(page.evaluate("document.activeElement.textContent"))
+    assert reached[-1] == "Open a saved run…", reached
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
     chooser.value.set_files(run)
