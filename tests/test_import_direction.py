@@ -24,6 +24,7 @@ DOOR = (
     "workbench.presets",
     "workbench.telemetry",
     "workbench.models.tokenizer",
+    "workbench.speculation.statistics",
 )
 PAGE_LIBRARIES = ("gradio", "plotly", "fastapi", "starlette", "uvicorn", "websockets")
 
@@ -49,7 +50,11 @@ RULES = (
     Rule("workbench.telemetry.records", (), only=("msgspec",)),
     Rule("workbench.telemetry.recorder", ("workbench.telemetry.records",), only=()),
     Rule("workbench.telemetry", DATA, never=("torch", *PAGE_LIBRARIES)),
-    Rule("workbench.presets", (*BASE, "workbench.sampling_params"), only=("msgspec",)),
+    Rule(
+        "workbench.presets",
+        (*BASE, "workbench.sampling_params", "workbench.speculation_params"),
+        only=("msgspec",),
+    ),
     Rule("workbench.foreign_kernels", (), only=()),
     Rule("workbench.models", ("kernels", *BASE), never=PAGE_LIBRARIES),
     Rule("workbench.speculation", ("kernels", *BASE), never=PAGE_LIBRARIES),

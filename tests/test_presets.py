@@ -6,6 +6,7 @@ import pytest
 
 from workbench.errors import ConfigurationError
 from workbench.presets import PRESET_DIRECTORY, load_presets, read_preset, select_preset
+from workbench.speculation_params import SpeculationParams
 
 
 def write(directory: Path, text: str, name: str = "mine") -> Path:
@@ -121,3 +122,25 @@ def test_preset_sampling_takes_lists_and_a_table_of_token_ids(tmp_path: Path):
     sampling = read_preset(write(tmp_path, HEAD + body)).sampling
     assert (sampling.stop, sampling.bad_words, sampling.ignore_eos) == (("a", "b"), ("c",), True)
     assert sampling.logit_bias == {7: -2.5}
+
+
+def test_preset_says_how_tokens_are_drafted(tmp_path: Path):
+    body = '[speculation]\nmethod = "ngram"\nnum_speculative_tokens = 7\nspeculative_adaptive = true\n'
+    wanted = SpeculationParams(method="ngram", num_speculative_tokens=7, speculative_adaptive=True)
+    assert read_preset(write(tmp_path, HEAD + body)).speculation == wanted
+    assert read_preset(write(tmp_path, HEAD)).speculation.method == "none"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('method = "guess"', r"\[speculation\] method='guess' is not valid: give one of none, ngram"),
+        ("num_speculative_tokens = 2.5", "has the wrong type: give a whole number"),
+        ("num_speculative_tokens = 17", "give a whole number from 1 to 16"),
+        ("prompt_lookup_min = 4\nprompt_lookup_max = 2", "prompt_lookup_min=4 is not valid"),
+        ("k = 3", r"\[speculation\] k=3 is not a known key"),
+    ],
+)
+def test_preset_with_a_wrong_way_of_drafting_is_refused(tmp_path: Path, line: str, words: str):
+    with pytest.raises(ConfigurationError, match=words):
+        read_preset(write(tmp_path, f"{HEAD}[speculation]\n{line}\n"))

@@ -1,9 +1,10 @@
 """Presets: named engine and sampling settings, read from TOML files and validated.
 
-A preset file holds `title`, `description`, `[engine]` (fields of `EngineConfig`) and `[sampling]`
-(fields of `SamplingParams`). The file's stem is the preset's name. TOML has no null: `max_tokens`
-left out means as many as the context allows, `seed` left out means none; in the table `logit_bias`
-token ids are keys, and keys are text. The page can save such files (`ui.preset_store`).
+A preset file holds `title`, `description`, `[engine]` (fields of `EngineConfig`), `[sampling]`
+(fields of `SamplingParams`) and `[speculation]` (fields of `SpeculationParams`). The file's stem is
+the preset's name. TOML has no null: `max_tokens` left out means as many as the context allows, `seed`
+left out means none; in the table `logit_bias` token ids are keys, and keys are text. The page can
+save such files (`ui.preset_store`).
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from workbench.config import EngineConfig
 from workbench.errors import ConfigurationError, WorkbenchError
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
+
+T = TypeVar("T")
 
 PRESET_DIRECTORY: Final = Path(__file__).resolve().parent.parent / "presets"
 DEFAULT_PRESET: Final = "default"
+_TABLES: Final = ("engine", "sampling", "speculation")
 SAMPLING_FIELDS: Final = (
     "temperature",
     "top_p",
@@ -45,6 +50,8 @@ SAMPLING_FIELDS: Final = (
     "early_stopping",
 )
 """Sampling settings that a preset may give: those that the page shows, in its order."""
+SPECULATION_FIELDS: Final = SpeculationParams.__struct_fields__
+"""Settings of drafting that a preset may give: all of them."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class Preset:
     engine: Mapping[str, Any]
     """Fields of `EngineConfig` that the preset sets; the rest keeps its default."""
     sampling: SamplingParams
+    speculation: SpeculationParams = NO_SPECULATION
 
     def engine_config(self, **overrides: Any) -> EngineConfig:
         """Return the engine configuration, with `overrides` (None means not given) on top.
@@ -120,21 +128,30 @@ def parse_preset(path: Path, text: str) -> Preset:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"preset {path}: {error}; mend the file or remove it") from error
-    _refuse_unknown(path, "", data, ("title", "description", "engine", "sampling"))
+    _refuse_unknown(path, "", data, ("title", "description", *_TABLES))
     for key in ("title", "description"):
         if not isinstance(data.get(key), str) or not data[key].strip():
             raise ConfigurationError(f"preset {path}: {key}={data.get(key)!r} must be a text of at least one character")
-    for key in ("engine", "sampling"):
+    for key in _TABLES:
         if not isinstance(data.get(key, {}), dict):
             raise ConfigurationError(f"preset {path}: {key}={data[key]!r} must be a table, [{key}]")
     engine = data.get("engine", {})
     _check_table(path, "engine", engine, EngineConfig, _ENGINE_TYPES, tuple(_ENGINE_TYPES))
     sampling = data.get("sampling", {})
     _check_table(path, "sampling", sampling, _sampling_params, _SAMPLING_TYPES, SAMPLING_FIELDS)
+    speculation = data.get("speculation", {})
+    _check_table(path, "speculation", speculation, SpeculationParams, _SPECULATION_TYPES, SPECULATION_FIELDS)
+    # values that are right alone may be wrong together
+    params = _together(path, "sampling", lambda: _sampling_params(**sampling))
+    wishes = _together(path, "speculation", lambda: SpeculationParams(**speculation))
+    return Preset(path.stem, data["title"], data["description"], engine, params, wishes)
+
+
+def _together(path: Path, table: str, make: Callable[[], T]) -> T:
     try:
-        return Preset(path.stem, data["title"], data["description"], engine, _sampling_params(**sampling))
-    except WorkbenchError as error:  # values that are right alone and wrong together
-        raise ConfigurationError(f"preset {path}: [sampling] {error}") from error
+        return make()
+    except WorkbenchError as error:
+        raise ConfigurationError(f"preset {path}: [{table}] {error}") from error
 
 
 def _sampling_params(**values: Any) -> SamplingParams:
@@ -150,6 +167,7 @@ _ENGINE_TYPES: Final = {
     field.name: typing.get_type_hints(EngineConfig)[field.name] for field in dataclasses.fields(EngineConfig)
 }
 _SAMPLING_TYPES: Final = typing.get_type_hints(SamplingParams)
+_SPECULATION_TYPES: Final = typing.get_type_hints(SpeculationParams)
 
 
 def _check_table(

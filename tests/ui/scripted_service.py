@@ -13,6 +13,7 @@ from workbench.engine.messages import Event, RequestFinished, ServiceState, Serv
 from workbench.engine.streams import EventStream
 from workbench.errors import WorkbenchError
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.telemetry.recorder import Recorder
 from workbench.telemetry.records import (
     Explanation,
@@ -54,6 +55,7 @@ class ScriptedService:
         self.prompts: dict[str, tuple[int, ...]] = {}
         self.params: dict[str, SamplingParams] = {}
         self.priorities: dict[str, int] = {}
+        self.speculation: dict[str, SpeculationParams] = {}
         self.listeners: dict[str, Callable[[Event], None]] = {}
         self.aborted: list[str] = []
         self.preempted: list[str] = []
@@ -68,19 +70,27 @@ class ScriptedService:
         on_event: Callable[[Event], None],
         request_id: str | None = None,
         priority: int = 0,
+        speculation: SpeculationParams = NO_SPECULATION,
     ) -> str:
         if self.refusal is not None:
             raise self.refusal
         name = request_id or f"r{len(self.prompts) + 1}"
         self.prompts[name], self.params[name], self.listeners[name] = tuple(prompt), params, on_event
-        self.priorities[name] = priority
+        self.priorities[name], self.speculation[name] = priority, speculation
         return name
 
     def stream(
-        self, prompt: Sequence[int], params: SamplingParams, request_id: str | None = None, priority: int = 0
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        speculation: SpeculationParams = NO_SPECULATION,
     ) -> EventStream:
         return EventStream(
-            lambda listen: self.submit(prompt, params, listen, request_id, priority), self.abort, num_answers=params.n
+            lambda listen: self.submit(prompt, params, listen, request_id, priority, speculation),
+            self.abort,
+            num_answers=params.n,
         )
 
     def abort(self, request_id: str) -> None:
@@ -107,6 +117,21 @@ class ScriptedService:
     def token(self, request_id: str, text: str, num_output_tokens: int, index: int = 0) -> None:
         name = answer_id(request_id, index)
         self.listeners[request_id](TokenEvent(name, 1, (7,), text, num_output_tokens, index=index))
+
+    def tokens(self, request_id: str, text: str, num_before: int, num_drafted: int, num_accepted: int) -> None:
+        """Send the tokens of a step that verified a draft: one for each character of `text`."""
+        ids = tuple(map(ord, text))
+        self.listeners[request_id](
+            TokenEvent(
+                request_id,
+                1,
+                ids,
+                text,
+                num_before + len(ids),
+                num_draft_tokens=num_drafted,
+                num_accepted_tokens=num_accepted,
+            )
+        )
 
     def finish(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from workbench.engine.messages import TokenEvent, TokenLogprobs
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import FinishReason
@@ -109,3 +111,24 @@ def test_settings_of_a_turn_outlive_the_switch():
     settings = AnswerSettings("m", "", SamplingParams())
     turn = Turn("assistant", "x", AnswerStats(), settings=settings, trace=TRACE)
     assert turn.toggling_tokens(0).settings is settings
+
+
+@pytest.mark.parametrize(
+    ("num_drafted", "num_accepted", "sources"),
+    [
+        (0, 0, ["target", "target", "target"]),
+        (4, 2, ["accepted", "accepted", "recovered"]),
+        (2, 2, ["accepted", "accepted", "bonus"]),
+        (4, 3, ["accepted", "accepted", "accepted"]),  # it ended there
+    ],
+)
+def test_token_knows_whether_it_was_drafted(num_drafted: int, num_accepted: int, sources: list[str]):
+    logprobs = tuple(TokenLogprobs(token_id, -1.0, 1, ()) for token_id in (5, 6, 7))
+    for told in (None, logprobs):
+        event = TokenEvent("r1", 3, (5, 6, 7), "x", 9, told, 0, num_drafted, num_accepted)
+        assert [token.source.value for token in read_tokens(event, decode)] == sources
+
+
+def test_span_has_the_class_of_its_source():
+    trace = AnswerTrace("r5", 42, (AnswerToken(65, "A", source=TokenSource.BONUS),), 30, 16)
+    assert token_spans(trace) == '<span class="wb-token wb-from-bonus">A</span>'

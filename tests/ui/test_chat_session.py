@@ -12,6 +12,7 @@ from tests.ui.scripted_service import ScriptedService, request_state
 from workbench.engine.messages import ServiceState
 from workbench.errors import PromptTooLongError, QueueFullError
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import SpeculationParams
 from workbench.telemetry.records import CacheMiss, FinishReason
 from workbench.ui.chat_session import AnswerUpdate, stream_answer
 from workbench.ui.phases import Phase, PhaseKind
@@ -307,3 +308,20 @@ def test_answer_says_what_the_cache_held_of_its_prompt_and_why_no_more():
 
     stats = only(asyncio.run(scenario())).stats
     assert (stats.num_cached_tokens, stats.cache_miss, stats.differs_at) == (160, CacheMiss.DIFFERS, 170)
+
+
+def test_drafting_goes_with_the_request_and_the_answer_counts_what_was_accepted():
+    service: Any = ScriptedService()
+    drafting = SpeculationParams(method="ngram", num_speculative_tokens=3)
+    wanted = AnswerSettings("scripted", "", PARAMS, speculation=drafting)
+
+    async def scenario() -> AnswerUpdate:
+        async with aclosing(stream_answer(service, ASKED, wanted, 0.01)) as updates:
+            await anext(updates)
+            service.tokens("r1", "abc", num_before=0, num_drafted=3, num_accepted=2)
+            service.tokens("r1", "de", num_before=3, num_drafted=1, num_accepted=1)
+            return await until(updates, lambda update: only(update).stats.num_output_tokens == 5)
+
+    stats = only(asyncio.run(scenario())).stats
+    assert service.speculation == {"r1": drafting}
+    assert (stats.num_accepted_tokens, stats.num_draft_tokens) == (3, 4)

@@ -9,9 +9,12 @@ from typing import Any
 from tests.ui.scripted_service import ScriptedService, request_state
 from workbench.config import EngineConfig
 from workbench.errors import EngineStoppedError
+from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import SpeculationParams
 from workbench.telemetry.records import RequestStatus
 from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.load_handlers import LoadHandlers
+from workbench.ui.sampling_form import FIELDS, form_values
 
 VISITOR: Any = SimpleNamespace(session_hash="tab-1", headers={})
 
@@ -78,3 +81,23 @@ def test_preempt_button_finds_a_request_by_any_of_its_answers():
     service.record(request_state("r1.2"))
     asyncio.run(handlers.preempt(VISITOR))
     assert service.preempted == ["r1"]
+
+
+def test_added_requests_are_drafted_as_the_visitor_set():
+    service = ScriptedService()
+    drafting = SpeculationParams(method="ngram", num_speculative_tokens=6)
+    form = form_values(SamplingParams(), drafting)
+    handlers = handlers_over(service)
+    asyncio.run(handlers.add(VISITOR, *form))
+    asyncio.run(handlers.burst(VISITOR, *form))
+    service.token("r9", "x", 1)  # the others of the burst follow
+    assert len(service.speculation) == 14
+    assert set(service.speculation.values()) == {drafting}
+
+
+def test_added_requests_are_refused_with_the_reason_where_the_form_is_wrong():
+    service = ScriptedService()
+    form = form_values(SamplingParams(), SpeculationParams(method="ngram"))
+    form[FIELDS.index("num_speculative_tokens")] = 40
+    assert "num_speculative_tokens=40 is not valid" in asyncio.run(handlers_over(service).add(VISITOR, *form))
+    assert service.prompts == {}

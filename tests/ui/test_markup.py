@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from workbench.telemetry.records import CacheMiss, FinishReason
@@ -206,3 +208,9 @@ def test_answers_of_which_nothing_has_come_wait_in_one_line():
 def test_only_beam_names_its_score_beside_the_model():
     turn = Turn("assistant", "x", AnswerStats(beam_score=-0.416))
     assert "m · beam search, score −0.42" in markup.assistant_message(turn, "m")
+
+
+def test_footer_gives_accepted_of_drafted_tokens_where_there_were_any():
+    drafted = dataclasses.replace(STATS, num_draft_tokens=1320, num_accepted_tokens=84)
+    assert "<span>accepted <b>84</b> / 1,320</span>" in markup.answer_footer(drafted, DONE)
+    assert "accepted" not in markup.answer_footer(STATS, DONE)

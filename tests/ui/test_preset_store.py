@@ -9,6 +9,7 @@ import pytest
 from workbench.errors import ConfigurationError
 from workbench.presets import PRESET_DIRECTORY, Preset, load_presets, read_preset
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import SpeculationParams
 from workbench.ui.preset_store import BUILT_IN, PresetStore, is_local
 
 ENGINE = {"num_blocks": 300, "block_size": 16, "max_num_batched_tokens": 256, "max_num_seqs": 8}
@@ -123,3 +124,12 @@ def test_saving_is_refused_where_other_machines_reach_the_page():
 )
 def test_only_this_machines_own_addresses_count_as_local(host: str | None, is_ours: bool):
     assert is_local(host) is is_ours
+
+
+def test_saved_preset_keeps_how_tokens_are_drafted(tmp_path: Path):
+    drafting = SpeculationParams(method="draft_model", num_speculative_tokens=7, prompt_lookup_max=9)
+    store = PresetStore(first(), tmp_path)
+    store.save("mine", "T", "D", ENGINE, PARAMS, drafting)
+    assert read_preset(tmp_path / "mine.toml").speculation == drafting
+    store.save("mine", "T", "D", ENGINE, PARAMS)
+    assert not read_preset(tmp_path / "mine.toml").speculation.is_on

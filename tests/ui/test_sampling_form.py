@@ -8,8 +8,9 @@ import gradio as gr
 import pytest
 
 from tests.ui.scripted_service import OneTokenPerCharacter
-from workbench.errors import EngineStoppedError, InvalidSamplingParamsError
+from workbench.errors import EngineStoppedError, InvalidSamplingParamsError, InvalidSpeculationParamsError
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.ui.sampling_form import (
     FIELDS,
     FORM_VERSION,
@@ -18,6 +19,8 @@ from workbench.ui.sampling_form import (
     logit_bias,
     priority_of,
     sampling_params,
+    speculation_params,
+    speculation_settings,
 )
 
 NEUTRAL = {
@@ -40,6 +43,11 @@ NEUTRAL = {
     "beam_width": 4,
     "length_penalty": 1,
     "early_stopping": "no",
+    "method": "none",
+    "num_speculative_tokens": 4,
+    "speculative_adaptive": False,
+    "prompt_lookup_min": 2,
+    "prompt_lookup_max": 4,
     "priority": 0,
     "logprobs": False,
 }
@@ -216,3 +224,40 @@ def test_form_shows_parameters_and_leaves_the_visitors_priority_alone():
 def test_form_shows_no_more_answers_and_beams_than_it_offers(n: int, beam_width: int, shown: tuple[int, int]):
     values = dict(zip(FIELDS, form_values(SamplingParams(n=n, beam_width=beam_width)), strict=True))
     assert (values["n"], values["beam_width"]) == shown
+
+
+DRAFTING = {
+    "method": "ngram",
+    "num_speculative_tokens": 7.0,
+    "speculative_adaptive": True,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3,
+}
+
+
+def form(**values: Any) -> list[Any]:
+    return [(NEUTRAL | values)[name] for name in FIELDS]
+
+
+def test_form_says_how_tokens_are_drafted():
+    wanted = SpeculationParams(
+        method="ngram",
+        num_speculative_tokens=7,
+        speculative_adaptive=True,
+        prompt_lookup_min=1,
+        prompt_lookup_max=3,
+    )
+    assert speculation_params(form(**DRAFTING)) == wanted
+    assert speculation_params(form_values(SamplingParams(), wanted)) == wanted
+
+
+def test_nothing_is_drafted_with_beams_and_the_settings_are_kept():
+    values = form(**DRAFTING, use_beam_search=True)
+    assert speculation_params(values) == NO_SPECULATION
+    assert speculation_settings(values).method == "ngram"
+
+
+def test_wrong_number_of_drafted_tokens_is_refused():
+    for count in (None, 0, 17):
+        with pytest.raises(InvalidSpeculationParamsError, match="whole number from 1 to 16"):
+            speculation_params(form(num_speculative_tokens=count))

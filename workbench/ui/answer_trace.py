@@ -14,6 +14,12 @@ class TokenSource(enum.StrEnum):
 
     TARGET = "target"
     """Sampled from the model itself."""
+    ACCEPTED = "accepted"
+    """Drafted, and verified by the model."""
+    RECOVERED = "recovered"
+    """Sampled in the place of a drafted token that was rejected."""
+    BONUS = "bonus"
+    """Sampled after a draft of which all was accepted, in the same step."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,22 @@ class AnswerTrace:
 
 def read_tokens(event: TokenEvent, decode: Callable[[Sequence[int]], str]) -> list[AnswerToken]:
     """Return the tokens of an event, each decoded by itself."""
+    sources = [source_of(event, index) for index in range(len(event.token_ids))]
     if event.logprobs is None:
-        return [AnswerToken(token_id, decode([token_id])) for token_id in event.token_ids]
-    return [AnswerToken(told.token_id, decode([told.token_id]), told.logprob, told.rank) for told in event.logprobs]
+        return [
+            AnswerToken(token_id, decode([token_id]), source=source)
+            for token_id, source in zip(event.token_ids, sources, strict=True)
+        ]
+    return [
+        AnswerToken(told.token_id, decode([told.token_id]), told.logprob, told.rank, source)
+        for told, source in zip(event.logprobs, sources, strict=True)
+    ]
+
+
+def source_of(event: TokenEvent, index: int) -> TokenSource:
+    """Return who proposed token number `index` of an event."""
+    if not event.num_draft_tokens:
+        return TokenSource.TARGET
+    if index < event.num_accepted_tokens:
+        return TokenSource.ACCEPTED
+    return TokenSource.BONUS if event.num_accepted_tokens == event.num_draft_tokens else TokenSource.RECOVERED

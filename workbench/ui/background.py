@@ -15,6 +15,7 @@ from workbench.engine.messages import Event, RequestFinished
 from workbench.engine.service import EngineService
 from workbench.errors import QueueFullError
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.ui.turns import context_limit
 
 REQUESTS_PER_CLICK: Final = 8
@@ -69,7 +70,7 @@ class BackgroundLoad:
         with self._lock:
             return tuple(self._open)
 
-    def add(self, count: int = REQUESTS_PER_CLICK) -> tuple[str, ...]:
+    def add(self, count: int = REQUESTS_PER_CLICK, speculation: SpeculationParams = NO_SPECULATION) -> tuple[str, ...]:
         """Submit `count` requests and return their ids.
 
         Raises:
@@ -84,7 +85,8 @@ class BackgroundLoad:
         submitted: list[str] = []
         try:
             for index in range(first, first + count):
-                submitted.append(self.submit(*self._request(index)))  # noqa: PERF401  (a failure keeps those before it)
+                prompt, params = self._request(index)
+                submitted.append(self.submit(prompt, params, speculation=speculation))
         finally:
             self.release(count - len(submitted))
         return tuple(submitted)
@@ -110,7 +112,13 @@ class BackgroundLoad:
         with self._lock:
             self._reserved -= count
 
-    def submit(self, prompt: Sequence[int], params: SamplingParams, on_event: Listener | None = None) -> str:
+    def submit(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        on_event: Listener | None = None,
+        speculation: SpeculationParams = NO_SPECULATION,
+    ) -> str:
         """Submit a request on a place that was reserved, and return its id. Errors as `EngineService.submit`.
 
         `on_event` is called in the engine thread with every event, after it was counted.
@@ -124,7 +132,7 @@ class BackgroundLoad:
                 on_event(event)
 
         with self._lock:  # so that its end cannot be heard of before its name is known
-            request_id = self._service.submit(prompt, params, listen)
+            request_id = self._service.submit(prompt, params, listen, speculation=speculation)
             self._open[request_id] = None
             self._reserved -= 1
         return request_id

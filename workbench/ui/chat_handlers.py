@@ -24,7 +24,7 @@ from workbench.ui.chat_widgets import ChatWidgets
 from workbench.ui.conversations import Conversations
 from workbench.ui.localized import texts_for
 from workbench.ui.phases import Phase
-from workbench.ui.sampling_form import as_mapping, priority_of, sampling_params
+from workbench.ui.sampling_form import as_mapping, priority_of, sampling_params, speculation_params
 from workbench.ui.texts import ENGLISH, Texts
 from workbench.ui.transcript import take_away
 from workbench.ui.turns import (
@@ -179,11 +179,12 @@ class ChatHandlers:
         yield {**self.widgets.busy(), self.widgets.tools: taken, self.widgets.chatbot: self._messages(asked, say)}
         try:
             params, priority = sampling_params(sampling, lambda: self.service.tokenizer), priority_of(sampling)
+            drafting = speculation_params(sampling)
         except WorkbenchError as error:
             stats = AnswerStats(finish_reason=FinishReason.ERROR)
             yield self._end(session, asked, Turn("assistant", "", stats, ChatError(str(error))), say)
             return
-        wanted = AnswerSettings(self.service.status.model_name, system_prompt.strip(), params, priority)
+        wanted = AnswerSettings(self.service.status.model_name, system_prompt.strip(), params, priority, drafting)
         async with aclosing(self._stream(session, asked, wanted, say)) as changes:
             async for change in changes:
                 yield change

@@ -70,7 +70,7 @@ async def stream_answer(
     try:
         tokenizer = service.tokenizer
         prompt = tokenizer.encode_chat(chat_messages(conversation, wanted.system_prompt))
-        stream = service.stream(prompt, wanted.params, priority=wanted.priority)
+        stream = service.stream(prompt, wanted.params, priority=wanted.priority, speculation=wanted.speculation)
     except WorkbenchError as error:
         yield _refused(error)
         return
@@ -237,6 +237,8 @@ class _Part:
     finished: RequestFinished | None = None
     token_times_s: list[float] = field(default_factory=list)
     tokens: list[AnswerToken] = field(default_factory=list)
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     last_step: int | None = None
 
     def take(self, event: Event) -> None:
@@ -245,6 +247,8 @@ class _Part:
             self.num_output_tokens = event.num_output_tokens
             self.token_times_s.append(time.monotonic())
             self.tokens += read_tokens(event, self.decode)
+            self.num_draft_tokens += event.num_draft_tokens
+            self.num_accepted_tokens += event.num_accepted_tokens
             self.last_step = event.step_id
         else:
             self.finished = event
@@ -264,6 +268,8 @@ class _Part:
             tokens_per_s=(self.num_output_tokens - 1) / span_s if span_s > 0 else None,
             num_prompt_tokens=self.num_prompt_tokens,
             num_output_tokens=self.num_output_tokens,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
 

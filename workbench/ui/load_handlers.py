@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import gradio as gr
 
 from workbench.engine.service import EngineService
 from workbench.errors import WorkbenchError
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.telemetry.records import RequestStatus
 from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.background import BackgroundLoad
@@ -16,11 +19,15 @@ from workbench.ui.localized import texts_for
 from workbench.ui.notes import note
 from workbench.ui.phases import belongs_to
 from workbench.ui.prefix_burst import REQUESTS, PrefixBurst
+from workbench.ui.sampling_form import speculation_settings
 
 
 @dataclass
 class LoadHandlers:
-    """The handlers of one page. Each returns the note below the buttons: what was done, or why not."""
+    """The handlers of one page. Each returns the note below the buttons: what was done, or why not.
+
+    Arguments after the request are the visitor's form: added requests are drafted as it says.
+    """
 
     service: EngineService
     turns: ActiveTurns
@@ -30,19 +37,19 @@ class LoadHandlers:
     def __post_init__(self) -> None:
         self.load = BackgroundLoad(self.service)
 
-    async def add(self, request: gr.Request) -> str:
+    async def add(self, request: gr.Request, *form: Any) -> str:
         """Add background requests of varied length."""
         try:
-            ids = self.load.add()
+            ids = self.load.add(speculation=_drafting(form))
         except WorkbenchError as error:
             return note(str(error), is_error=True)
         say, count = texts_for(request), self.load.num_unfinished
         return note(say("Added {first} to {last}; {count} under way.", first=ids[0], last=ids[-1], count=count))
 
-    async def burst(self, request: gr.Request) -> str:
+    async def burst(self, request: gr.Request, *form: Any) -> str:
         """Add requests whose prompts begin alike."""
         try:
-            first = PrefixBurst(self.service, self.load).start()
+            first = PrefixBurst(self.service, self.load, _drafting(form)).start()
         except WorkbenchError as error:
             return note(str(error), is_error=True)
         say, count = texts_for(request), REQUESTS - 1
@@ -70,3 +77,8 @@ class LoadHandlers:
         running = [r.request_id for r in newest.requests if r.status is RequestStatus.RUNNING] if newest else []
         own = [name for name in self.turns.request_ids(session) if any(belongs_to(each, name) for each in running)]
         return tuple(own) or tuple(name for name in self.load.open_ids if name in running)[-1:]
+
+
+def _drafting(form: Sequence[Any]) -> SpeculationParams:
+    """How the visitor wants tokens drafted. These requests have no beams, whatever the form says of them."""
+    return speculation_settings(form) if form else NO_SPECULATION

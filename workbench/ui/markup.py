@@ -181,7 +181,7 @@ def answer_footer(
     trace: AnswerTrace | None = None,
     say: Texts = ENGLISH,
 ) -> str:
-    """The figures under an answer: `TTFT · ITL p50 / p95 · tok/s · prompt · finish reason`.
+    """The figures under an answer: `TTFT · ITL p50 / p95 · tok/s · prompt · accepted / drafted · finish reason`.
 
     With a trace they are a button, which the page's script takes to the request's row in the timeline.
     """
@@ -209,11 +209,18 @@ def figures(
         parts.append(_prompt(stats, say, mark))
     if stats.num_output_tokens:
         parts.append(say("{count} out", count=mark(numbers.count(stats.num_output_tokens))))
+    if stats.num_draft_tokens:
+        parts.append(say("accepted {share}", share=_accepted(stats, mark)))
     if stats.num_preemptions:
         parts.append(say("preempted {count}×", count=mark(str(stats.num_preemptions))))
     if stats.num_swaps:
         parts.append(say("swapped {count}×", count=mark(str(stats.num_swaps))))
     return [*parts, end if stats.finish_reason is None else say(stats.finish_reason.value)]
+
+
+def _accepted(stats: AnswerStats, mark: Callable[[str], str]) -> str:
+    """Accepted of drafted tokens: `84 / 132`."""
+    return f"{mark(numbers.count(stats.num_accepted_tokens))} / {numbers.count(stats.num_draft_tokens)}"
 
 
 def _latency(stats: AnswerStats, say: Texts, mark: Callable[[str], str]) -> list[str]:

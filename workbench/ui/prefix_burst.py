@@ -16,6 +16,7 @@ from workbench.engine.messages import Event, RequestFinished
 from workbench.engine.service import EngineService
 from workbench.errors import WorkbenchError
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.ui.background import TEMPERATURE, BackgroundLoad
 from workbench.ui.turns import context_limit
 
@@ -36,6 +37,7 @@ class PrefixBurst:
 
     service: EngineService
     load: BackgroundLoad
+    speculation: SpeculationParams = NO_SPECULATION
 
     def start(self) -> str:
         """Submit the first request of a burst and return its id; the others follow by themselves.
@@ -48,8 +50,8 @@ class PrefixBurst:
         self.load.reserve(REQUESTS)
         try:
             prompts = self._prompts()
-            followers = _Followers(self.load, prompts[1:], self._params)
-            return self.load.submit(prompts[0], self._params(0), followers)
+            followers = _Followers(self.load, prompts[1:], self._params, self.speculation)
+            return self.load.submit(prompts[0], self._params(0), followers, self.speculation)
         except BaseException:
             self.load.release(REQUESTS)
             raise
@@ -70,8 +72,14 @@ class PrefixBurst:
 class _Followers:
     """Listens to the first request of a burst, in the engine thread, and submits the others once it has a token."""
 
-    def __init__(self, load: BackgroundLoad, prompts: list[list[int]], params: Callable[[int], SamplingParams]) -> None:
-        self._load, self._prompts = load, prompts
+    def __init__(
+        self,
+        load: BackgroundLoad,
+        prompts: list[list[int]],
+        params: Callable[[int], SamplingParams],
+        speculation: SpeculationParams,
+    ) -> None:
+        self._load, self._prompts, self._speculation = load, prompts, speculation
         self._params = [params(index) for index in range(1, len(prompts) + 1)]
 
     def __call__(self, event: Event) -> None:
@@ -81,7 +89,7 @@ class _Followers:
             return
         for index, prompt in enumerate(prompts):
             try:
-                self._load.submit(prompt, self._params[index])
+                self._load.submit(prompt, self._params[index], speculation=self._speculation)
             except WorkbenchError as error:  # the queue is full, or the engine stops
                 logger.warning("a burst ended after %d of %d requests: %s", index + 1, len(prompts) + 1, error)
                 self._load.release(len(prompts) - index)

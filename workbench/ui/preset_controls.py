@@ -12,7 +12,7 @@ from workbench.ui.localized import localized, texts_for
 from workbench.ui.notes import note
 from workbench.ui.preset_store import PresetStore, is_local
 from workbench.ui.quiet import QUIET
-from workbench.ui.sampling_form import sampling_params
+from workbench.ui.sampling_form import sampling_params, speculation_settings
 from workbench.ui.settings import ENGINE_FIELDS, typed_values
 
 
@@ -46,7 +46,8 @@ def build_preset_saver(
         try:
             params = sampling_params(own, lambda: service.tokenizer)
             settings = engine_settings(store[base].engine, wanted)
-            is_old = store.save(new_name.strip(), new_title, new_about, settings, params)
+            drafting = speculation_settings(own)
+            is_old = store.save(new_name.strip(), new_title, new_about, settings, params, drafting)
         except WorkbenchError as error:
             return [gr.skip(), gr.skip(), note(str(error), is_error=True)]
         item = store[new_name.strip()]

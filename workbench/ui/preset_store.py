@@ -17,8 +17,9 @@ from typing import Any, Final
 import tomlkit
 
 from workbench.errors import ConfigurationError
-from workbench.presets import SAMPLING_FIELDS, Preset, parse_preset
+from workbench.presets import SAMPLING_FIELDS, SPECULATION_FIELDS, Preset, parse_preset
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 
 BUILT_IN: Final = ("default", "before-paging", "long-context", "many-users", "swapping", "tiny-memory")
 """Names of the presets that come with the project; they are never overwritten."""
@@ -52,7 +53,13 @@ class PresetStore:
         return self._presets[name]
 
     def save(
-        self, name: str, title: str, description: str, engine: Mapping[str, Any], sampling: SamplingParams
+        self,
+        name: str,
+        title: str,
+        description: str,
+        engine: Mapping[str, Any],
+        sampling: SamplingParams,
+        speculation: SpeculationParams = NO_SPECULATION,
     ) -> bool:
         """Write a preset and take it up. Returns whether it replaced one that was saved before.
 
@@ -69,7 +76,11 @@ class PresetStore:
         is_old = path.exists()
         try:
             document = tomlkit.parse(path.read_text(encoding="utf-8")) if is_old else tomlkit.document()
-            _fill(document, title.strip() or name, description.strip() or "Saved from the page.", engine, sampling)
+            document["title"] = title.strip() or name
+            document["description"] = description.strip() or "Saved from the page."
+            _fill(document, "engine", engine)
+            _fill(document, "sampling", _as_toml(sampling))
+            _fill(document, "speculation", _drafting_as_toml(speculation))
             text = tomlkit.dumps(document)
             preset = parse_preset(path, text)
             _write_whole(path, text)
@@ -97,19 +108,25 @@ def is_local(host: str | None) -> bool:
         return False
 
 
-def _fill(
-    document: tomlkit.TOMLDocument, title: str, description: str, engine: Mapping[str, Any], sampling: SamplingParams
-) -> None:
-    document["title"], document["description"] = title, description
-    for table, values in (("engine", engine), ("sampling", _as_toml(sampling))):
-        if not isinstance(document.get(table), Mapping):
-            document[table] = tomlkit.table()
-        target: Any = document[table]
-        for key in [key for key in target if key not in values]:
-            del target[key]
-        for key, value in values.items():
-            if target.get(key) != value:
-                target[key] = value
+def _fill(document: tomlkit.TOMLDocument, table: str, values: Mapping[str, Any]) -> None:
+    """Make a table hold these values; a table that neither is there nor would hold any stays away."""
+    if not isinstance(document.get(table), Mapping):
+        if not values:
+            return
+        document[table] = tomlkit.table()
+    target: Any = document[table]
+    for key in [key for key in target if key not in values]:
+        del target[key]
+    for key, value in values.items():
+        if target.get(key) != value:
+            target[key] = value
+
+
+def _drafting_as_toml(params: SpeculationParams) -> dict[str, Any]:
+    """What differs from an empty table's meaning."""
+    initial = SpeculationParams()
+    plain = {name: getattr(params, name) for name in SPECULATION_FIELDS}
+    return {name: value for name, value in plain.items() if value != getattr(initial, name)}
 
 
 def _as_toml(params: SamplingParams) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The controls of the sampling form: the usual ones, and those of an accordion of their own."""
+"""The controls of the visitor's form: sampling, drafting, and what is rarely needed in an accordion of its own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any
 
 import gradio as gr
 
-from workbench.sampling_params import SamplingParams
+from workbench.presets import Preset
 from workbench.ui.localized import localized
 from workbench.ui.sampling_form import EARLY_STOPPING, FEWEST_BEAMS, FIELDS, MAX_ANSWERS, MOST_BEAMS, form_values
+from workbench.ui.speculation_controls import lookup_controls, speculation_section
 
 
-def build_sampling_controls(params: SamplingParams) -> tuple[list[gr.components.Component], gr.Textbox]:
-    """Lay out both accordions; return the controls in the order of `FIELDS`, and the system prompt."""
-    shown = dict(zip(FIELDS, form_values(params), strict=True))
+def build_sampling_controls(preset: Preset) -> tuple[list[gr.components.Component], gr.Textbox]:
+    """Lay out the accordions; return the controls in the order of `FIELDS`, and the system prompt."""
+    shown = dict(zip(FIELDS, form_values(preset.sampling, preset.speculation), strict=True))
     with (
         gr.Accordion(localized("Sampling"), open=True, elem_classes="wb-section wb-yours"),
         gr.Row(elem_classes="wb-form"),
@@ -28,11 +29,12 @@ def build_sampling_controls(params: SamplingParams) -> tuple[list[gr.components.
             elem_classes="wb-field wb-full",
             elem_id="wb-system-prompt",
         )
+    controls |= speculation_section(shown)
     advanced = gr.Accordion(
         localized("Advanced sampling"), open=False, elem_classes="wb-section wb-yours", elem_id="wb-advanced"
     )
     with advanced, gr.Row(elem_classes="wb-form wb-explained"):
-        controls |= _advanced_controls(shown)
+        controls |= _advanced_controls(shown) | lookup_controls(shown)
     return [controls[name] for name in FIELDS], system_prompt
 
 

@@ -1,4 +1,4 @@
-"""The sampling form as plain data: what its fields hold, and the parameters that follow from them."""
+"""The form of the sidebar as plain data: what its fields hold, and the parameters that follow from them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, Final, NoReturn, Protocol
 import gradio as gr
 
 from workbench.errors import InvalidSamplingParamsError
-from workbench.presets import SAMPLING_FIELDS
+from workbench.presets import SAMPLING_FIELDS, SPECULATION_FIELDS
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 
-FIELDS: Final = (*SAMPLING_FIELDS, "priority", "logprobs")
+FIELDS: Final = (*SAMPLING_FIELDS, *SPECULATION_FIELDS, "priority", "logprobs")
 """Names of the form's fields, in the order of its controls. The last two are the visitor's own, and no preset gives
 them: the priority of the requests, which is no sampling parameter, and whether log-probabilities are wanted."""
-FORM_VERSION: Final = 3
+FORM_VERSION: Final = 4
 """Raised when the fields change, so that what a browser kept of other fields is left alone."""
 
 NUMBERS: Final = (
@@ -86,6 +87,28 @@ def sampling_params(values: Sequence[Any], tokenizer: Callable[[], Encoder]) -> 
     )
 
 
+def speculation_settings(values: Sequence[Any]) -> SpeculationParams:
+    """Return how the visitor wants tokens drafted, from the form's values.
+
+    Raises:
+        InvalidSpeculationParamsError: a value is missing, not whole, or out of range.
+        InvalidSamplingParamsError: a number is not whole.
+    """
+    given = as_mapping(values)
+    return SpeculationParams(
+        method=given["method"],
+        num_speculative_tokens=_whole("num_speculative_tokens", given["num_speculative_tokens"]),
+        speculative_adaptive=given["speculative_adaptive"] is True,
+        prompt_lookup_min=_whole("prompt_lookup_min", given["prompt_lookup_min"]),
+        prompt_lookup_max=_whole("prompt_lookup_max", given["prompt_lookup_max"]),
+    )
+
+
+def speculation_params(values: Sequence[Any]) -> SpeculationParams:
+    """As `speculation_settings`, for a request: with beams nothing is drafted, which the sidebar says."""
+    return NO_SPECULATION if as_mapping(values)["use_beam_search"] else speculation_settings(values)
+
+
 def priority_of(values: Sequence[Any]) -> int:
     """Return the priority of the visitor's requests, from the form's values; lower runs first, empty means 0.
 
@@ -95,8 +118,8 @@ def priority_of(values: Sequence[Any]) -> int:
     return _whole("priority", as_mapping(values)["priority"]) or 0
 
 
-def form_values(params: SamplingParams) -> list[Any]:
-    """Return what the form shows for `params`, in the order of `FIELDS`; what is the visitor's own stays as it is."""
+def form_values(params: SamplingParams, speculation: SpeculationParams = NO_SPECULATION) -> list[Any]:
+    """Return what the form shows for a preset, in the order of `FIELDS`; what is the visitor's own stays as it is."""
     shown = {name: getattr(params, name) for name in SAMPLING_FIELDS}
     return list(
         (
@@ -111,6 +134,7 @@ def form_values(params: SamplingParams) -> list[Any]:
                 "n": min(params.n, MAX_ANSWERS),
                 "beam_width": min(max(params.beam_width, FEWEST_BEAMS), MOST_BEAMS),
                 "early_stopping": next(k for k, value in EARLY_STOPPING.items() if value == params.early_stopping),
+                **{name: getattr(speculation, name) for name in SPECULATION_FIELDS},
                 "priority": gr.skip(),
                 "logprobs": gr.skip(),
             }

@@ -1,4 +1,4 @@
-"""The sidebar: preset, the visitor's own sampling, the engine's settings, Apply."""
+"""The sidebar: preset, the visitor's own sampling and drafting, the engine's settings, Apply."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def build_sidebar(page: gr.Blocks, service: EngineService, store: PresetStore, s
             elem_classes="wb-field",
         )
         description = gr.HTML(note(localized(store[selected].description)), elem_classes="wb-preset-note")
-        sampling, system_prompt = build_sampling_controls(store[selected].sampling)
+        sampling, system_prompt = build_sampling_controls(store[selected])
         engine = _engine_section(service)
         if store.can_save:
             build_preset_saver(service, store, preset, description, sampling, engine)
@@ -108,7 +108,7 @@ class _Controls:
     apply: gr.Button
     note: gr.HTML
     kept: gr.BrowserState
-    """The visitor's sampling settings and system prompt, in the browser."""
+    """The visitor's settings of sampling and drafting, and system prompt, in the browser."""
 
 
 def _engine_section(service: EngineService) -> list[Any]:
@@ -196,7 +196,7 @@ def _wire_sampling(store: PresetStore, controls: _Controls) -> None:
         values = item.engine_config()
         return [
             note(localized(item.description)),
-            *form_values(item.sampling),
+            *form_values(item.sampling, item.speculation),
             *(gr.skip() if getattr(values, field) is None else getattr(values, field) for field in ENGINE_FIELDS),
         ]
 

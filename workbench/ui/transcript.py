@@ -103,6 +103,7 @@ def _message(turn: Turn) -> dict[str, Any]:
         message["system_prompt"] = turn.settings.system_prompt
         message["sampling"] = msgspec.to_builtins(turn.settings.params, str_keys=True)
         message["priority"] = turn.settings.priority
+        message["speculation"] = msgspec.to_builtins(turn.settings.speculation)
     message |= _outcome(turn.stats, turn.error)
     if turn.answers:
         message["chosen"] = turn.chosen

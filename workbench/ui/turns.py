@@ -8,6 +8,7 @@ from typing import Literal
 
 from workbench.engine.service import EngineService
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.telemetry.records import CacheMiss, FinishReason, RequestMetrics
 from workbench.ui.answer_trace import AnswerTrace
 from workbench.ui.texts import ENGLISH, Texts
@@ -38,6 +39,10 @@ class AnswerStats:
     """From arrival to end."""
     beam_score: float | None = None
     """Beam search: the score that the answers are ranked by."""
+    num_draft_tokens: int = 0
+    """Drafted tokens that were verified for it."""
+    num_accepted_tokens: int = 0
+    """Those of them that it holds."""
 
     @classmethod
     def from_metrics(cls, metrics: RequestMetrics, finish_reason: FinishReason) -> AnswerStats:
@@ -53,6 +58,8 @@ class AnswerStats:
             num_preemptions=metrics.num_preemptions,
             finish_reason=finish_reason,
             e2e_s=metrics.e2e_s,
+            num_draft_tokens=metrics.num_draft_tokens,
+            num_accepted_tokens=metrics.num_accepted_tokens,
         )
 
 
@@ -74,6 +81,7 @@ class AnswerSettings:
     params: SamplingParams
     priority: int = 0
     """Lower runs first, where the scheduling policy looks at it."""
+    speculation: SpeculationParams = NO_SPECULATION
 
 
 @dataclass(frozen=True)

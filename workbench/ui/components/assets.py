@@ -58,6 +58,7 @@ SCRIPTS: Final = (
     "token_tip.js",
     "guide.js",
     "page_tools.js",
+    "speculation_note.js",
     "header.js",
 )
 

@@ -35,7 +35,7 @@ def build_chat_page(page: gr.Blocks, service: EngineService, sidebar: Sidebar) -
     _wire(handlers, sidebar, widgets)
     earlier = widgets.earlier_session
     page.load(handlers.come_back, earlier, widgets.outputs, queue=False, js=EARLIER_SESSION, **QUIET)
-    _wire_load(LoadHandlers(service, handlers.turns), widgets)
+    _wire_load(LoadHandlers(service, handlers.turns), sidebar, widgets)
 
 
 def build_replay_chat_page() -> None:
@@ -72,13 +72,13 @@ def _wire(handlers: ChatHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> Non
     widgets.cancel_edit.click(handlers.cancel_edit, None, changed_by_edit, queue=False, **QUIET)
 
 
-def _wire_load(load: LoadHandlers, widgets: ChatWidgets) -> None:
-    for button, handler in (
-        (widgets.add_background, load.add),
-        (widgets.add_burst, load.burst),
-        (widgets.preempt, load.preempt),
+def _wire_load(load: LoadHandlers, sidebar: Sidebar, widgets: ChatWidgets) -> None:
+    for button, handler, inputs in (
+        (widgets.add_background, load.add, sidebar.sampling),
+        (widgets.add_burst, load.burst, sidebar.sampling),
+        (widgets.preempt, load.preempt, None),
     ):
-        button.click(handler, None, widgets.background_note, queue=False, trigger_mode="multiple", **QUIET)
+        button.click(handler, inputs, widgets.background_note, queue=False, trigger_mode="multiple", **QUIET)
 
 
 def _lay_out(*, can_ask: bool = True) -> ChatWidgets:

@@ -1,0 +1,87 @@
+"""The controls of drafting: they belong to the visitor and hold from the next message on."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import gradio as gr
+
+from workbench.speculation_params import MAX_LOOKUP, MAX_SPECULATIVE_TOKENS
+from workbench.ui.components.speculation_note import speculation_note
+from workbench.ui.localized import localized
+
+METHOD_WORDS: Final = (
+    ("none", "Off"),
+    ("ngram", "ngram"),
+    ("draft_model", "draft"),
+    ("eagle", "eagle"),
+    ("hybrid", "hybrid"),
+)
+"""Methods of drafting as the page calls them, in the order of `speculation_params.METHODS`."""
+
+
+def speculation_section(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
+    """Lay out the accordion; return its controls by the form's names for them."""
+    with (
+        gr.Accordion(localized("Speculation"), open=True, elem_classes="wb-section wb-yours", elem_id="wb-drafting"),
+        gr.Row(elem_classes="wb-form"),
+    ):
+        method = gr.Radio(
+            [(localized(words), name) for name, words in METHOD_WORDS],
+            value=shown["method"],
+            show_label=False,
+            label=localized("Method of drafting"),
+            elem_classes=["wb-choice", "wb-full"],
+            elem_id="wb-method",
+        )
+        count = gr.Slider(
+            1,
+            MAX_SPECULATIVE_TOKENS,
+            shown["num_speculative_tokens"],
+            step=1,
+            label=localized("Max K"),
+            elem_classes="wb-slider",
+            elem_id="wb-num-speculative-tokens",
+            min_width=0,
+        )
+        adaptive = gr.Checkbox(
+            shown["speculative_adaptive"],
+            label=localized("Adaptive K"),
+            elem_classes="wb-check",
+            elem_id="wb-speculative-adaptive",
+            min_width=0,
+        )
+        speculation_note()
+    return {"method": method, "num_speculative_tokens": count, "speculative_adaptive": adaptive}
+
+
+def lookup_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
+    """Lay out what only ngram drafts need."""
+    return {
+        "prompt_lookup_min": _lookup(
+            shown["prompt_lookup_min"],
+            "Shortest lookup",
+            "Of ngram drafts: fewest last tokens that are looked up in the context.",
+            "wb-prompt-lookup-min",
+        ),
+        "prompt_lookup_max": _lookup(
+            shown["prompt_lookup_max"],
+            "Longest lookup",
+            "Most of them; longer matches come first.",
+            "wb-prompt-lookup-max",
+        ),
+    }
+
+
+def _lookup(value: int, label: str, info: str, elem_id: str) -> gr.Slider:
+    return gr.Slider(
+        1,
+        MAX_LOOKUP,
+        value,
+        step=1,
+        label=localized(label),
+        info=localized(info),
+        elem_classes=["wb-slider", "wb-full"],
+        elem_id=elem_id,
+        min_width=0,
+    )
