@@ -75,6 +75,9 @@ class EngineConfig:
     """Where a contiguous request goes: into the first run of free blocks that is long enough, or the tightest."""
     draft_model: str | None = None
     """A smaller model with the same tokenizer, named as `model` is, that can draft tokens ahead."""
+    eagle_head: str | None = "auto"
+    """A trained head that drafts from the model's hidden states: the shipped one where there is one for this very
+    model (`auto`), the path of another, or None for none."""
     kernel_backend: str = "auto"
     """`auto` takes the compiled CPU kernels and says aloud when it cannot."""
     num_threads: int | None = None
@@ -102,6 +105,8 @@ class EngineConfig:
             )
         if self.draft_model is not None and (not isinstance(self.draft_model, str) or not self.draft_model):
             raise ConfigurationError(f"draft_model={self.draft_model!r} is not a name: give one as for model, or None")
+        if self.eagle_head is not None and (not isinstance(self.eagle_head, str) or not self.eagle_head):
+            raise ConfigurationError(f"eagle_head={self.eagle_head!r} is not a path: give one, 'auto', or None")
         for name in ("num_blocks", "kv_cache_bytes", "max_model_len", "num_threads"):
             if getattr(self, name) is not None:
                 _at_least_one(name, getattr(self, name))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from kernels.ops import kv_cache_shapes
 from workbench.config import EngineConfig
+from workbench.engine.eagle_proposer import make_eagle_proposer
 from workbench.errors import ConfigurationError
 from workbench.models.loader import LoadedModel
 from workbench.speculation.draft_model import DraftModel
@@ -50,6 +51,7 @@ def make_proposers(
 
     Raises:
         ConfigurationError: the draft model has another tokenizer, or sliding windows.
+        ModelLoadError: the head that `eagle_head` names is missing, damaged, or made for another model.
     """
     made = Proposers({"ngram": NgramProposer()})
     if draft is None:
@@ -57,8 +59,11 @@ def make_proposers(
     else:
         check_same_tokenizer(target, draft)
         made.available["draft_model"] = _draft_model(config, target, draft, num_blocks, num_swap_blocks)
-    for method in ("eagle", "hybrid"):
-        made.unavailable[method] = f"there is no trained head for {target.config.name}"
+    eagle = make_eagle_proposer(config, target, num_blocks=num_blocks, num_swap_blocks=num_swap_blocks)
+    if isinstance(eagle, str):
+        made.unavailable |= {"eagle": eagle, "hybrid": eagle}
+    else:
+        made.available["eagle"] = eagle
     return made
 
 

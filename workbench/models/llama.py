@@ -87,6 +87,11 @@ class LlamaForCausalLM:
         """What it computes with."""
         return self._ops
 
+    @property
+    def cos_sin(self) -> torch.Tensor:
+        """Its rotary table, float32 [max_position_embeddings, head_size]: cosines, then sines."""
+        return self._cos_sin
+
     def forward(
         self,
         token_ids: torch.Tensor,

@@ -1,0 +1,239 @@
+"""The head of `workbench.speculation.eagle` as something that torch can train: the same sums, over whole texts.
+
+Rows are positions as in `EagleHead`: row p takes the target's hidden state of p and the token behind it, and
+predicts the token behind that. In drafting, only the first token is predicted from the target's states. So
+that training sees what drafting does (HASS, arXiv 2408.15766; EAGLE-3, arXiv 2503.01840), each row is
+computed several times: in step 1 from the target's state, in step s from the head's own state of the row
+before in step s - 1. Then it attends to step 1 of all rows that far back, and to one row of each later step:
+those that a draft of s tokens that ends here would have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kernels.ops import DecoderLayerShape
+from workbench.models.llama import LlamaForCausalLM
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One text in a batch: its rows follow each other, and start at position 0."""
+
+    num_rows: int
+    first: int
+    """First row that is drafted for; the rows before it are only attended to."""
+
+    @property
+    def num_drafted(self) -> int:
+        """Rows that are drafted for."""
+        return self.num_rows - self.first
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What one step computed, for the drafted rows that it could compute."""
+
+    hidden: torch.Tensor
+    """[S, C], after the final norm."""
+    rows: torch.Tensor
+    """int64 [S]: which of the batch's drafted rows these are; step s lacks the first s - 1 of each text."""
+
+
+class TrainingHead(nn.Module):
+    """All weights of a head; those of the target are buffers, which are not trained."""
+
+    def __init__(
+        self,
+        shape: DecoderLayerShape,
+        intermediate_size: int,
+        embedding: torch.Tensor,
+        head: torch.Tensor,
+        vocabulary: torch.Tensor,
+        cos_sin: torch.Tensor,
+    ) -> None:
+        """Begin with zeros.
+
+        Args:
+            shape: of the layer.
+            intermediate_size: of its MLP.
+            embedding: the target's, float32 [vocab, C].
+            head: rows of the target's head, float32 [V, C].
+            vocabulary: their token ids, int64 [V].
+            cos_sin: the target's rotary table.
+        """
+        super().__init__()
+        self.shape = shape
+        hidden, heads = embedding.shape[1], shape.num_heads * shape.head_size
+        self.token_norm = nn.Parameter(torch.ones(hidden))
+        self.fuse = nn.Parameter(torch.zeros(hidden, 2 * hidden))
+        self.input_norm = nn.Parameter(torch.ones(hidden))
+        self.qkv = nn.Parameter(torch.zeros(heads + 2 * shape.num_kv_heads * shape.head_size, hidden))
+        self.output = nn.Parameter(torch.zeros(hidden, heads))
+        self.post_attention_norm = nn.Parameter(torch.ones(hidden))
+        self.gate_up = nn.Parameter(torch.zeros(2 * intermediate_size, hidden))
+        self.down = nn.Parameter(torch.zeros(hidden, intermediate_size))
+        self.final_norm = nn.Parameter(torch.ones(hidden))
+        self.embedding: torch.Tensor
+        self.head: torch.Tensor
+        self.vocabulary: torch.Tensor
+        self.cos_sin: torch.Tensor
+        for name, value in (
+            ("embedding", embedding),
+            ("head", head),
+            ("vocabulary", vocabulary),
+            ("cos_sin", cos_sin),
+        ):
+            self.register_buffer(name, value, persistent=False)
+
+    @classmethod
+    def from_target(cls, target: LlamaForCausalLM, vocabulary: torch.Tensor) -> TrainingHead:
+        """Return a head that begins as the target's last layer and final norm, and passes the hidden state through.
+
+        Biases of the target's layer are left out: a head has none.
+        """
+        config, weights = target.config, target.weights
+        head = cls(
+            DecoderLayerShape(config.num_heads, config.num_kv_heads, config.head_size, config.rms_norm_eps),
+            config.intermediate_size,
+            weights.embedding.dense(),
+            weights.head.rows(vocabulary),
+            vocabulary,
+            target.cos_sin,
+        )
+        layer = weights.layers[-1]
+        with torch.no_grad():
+            head.fuse[:, config.hidden_size :] = torch.eye(config.hidden_size)
+            for name in ("input_norm", "post_attention_norm"):
+                getattr(head, name).copy_(getattr(layer, name))
+            for name in ("qkv", "output", "gate_up", "down"):
+                getattr(head, name).copy_(getattr(layer, name).dense())
+            head.final_norm.copy_(weights.final_norm)
+        return head
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states [S, C] → logits [S, V]."""
+        return F.linear(hidden, self.head)
+
+    def forward(
+        self, token_ids: torch.Tensor, features: torch.Tensor, pieces: Sequence[Piece], num_steps: int
+    ) -> Iterator[StepOutput]:
+        """Yield what each step computes.
+
+        Args:
+            token_ids: int64 [T], each behind its row's position.
+            features: float32 [T, C], the target's hidden states.
+            pieces: the texts whose rows follow each other.
+            num_steps: tokens drafted from every position.
+        """
+        rows, is_last = _drafted_rows(pieces)
+        positions = torch.cat([torch.arange(piece.num_rows) for piece in pieces])
+        attention = _Attention(self.shape, pieces)
+        residual = self._fuse(token_ids, features)
+        normed = self._norm(residual, self.input_norm)
+        attention.add(*self._keys_values(normed, positions))
+        residual, normed, drafted = residual[rows], normed[rows], torch.arange(len(rows))
+        hidden = self._layer(residual, normed, positions[rows], attention)
+        yield StepOutput(hidden, drafted)
+        for _ in range(1, num_steps):
+            features, drafted = hidden[~is_last[drafted]], drafted[~is_last[drafted]] + 1
+            residual = self._fuse(token_ids[rows[drafted]], features)
+            normed = self._norm(residual, self.input_norm)
+            attention.add(*self._keys_values(normed, positions[rows[drafted]]))
+            hidden = self._layer(residual, normed, positions[rows[drafted]], attention)
+            yield StepOutput(hidden, drafted)
+
+    # --------------------------------------------------------------------------- the layer
+
+    def _fuse(self, token_ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        embedded = self._norm(self.embedding[token_ids], self.token_norm)
+        return F.linear(torch.cat([embedded, features], dim=-1), self.fuse)
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, self.shape.eps)
+
+    def _keys_values(self, normed: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys, rotated, and values, both [T, K, D]."""
+        shape = self.shape
+        both = F.linear(normed, self.qkv[shape.num_heads * shape.head_size :])
+        key, value = both.view(len(normed), 2, shape.num_kv_heads, shape.head_size).unbind(1)
+        return self._rotate(key, positions), value
+
+    def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        cosine, sine = self.cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+        left, right = x.chunk(2, dim=-1)
+        return torch.cat([left * cosine - right * sine, right * cosine + left * sine], dim=-1)
+
+    def _layer(
+        self, residual: torch.Tensor, normed: torch.Tensor, positions: torch.Tensor, attention: _Attention
+    ) -> torch.Tensor:
+        """Return the hidden states [S, C] behind layer and final norm."""
+        shape = self.shape
+        query = F.linear(normed, self.qkv[: shape.num_heads * shape.head_size])
+        query = self._rotate(query.view(len(normed), shape.num_heads, shape.head_size), positions)
+        residual = residual + F.linear(attention(query).flatten(1), self.output)
+        gate, up = F.linear(self._norm(residual, self.post_attention_norm), self.gate_up).chunk(2, dim=-1)
+        return self._norm(residual + F.linear(F.silu(gate) * up, self.down), self.final_norm)
+
+
+class _Attention:
+    """Attention of the drafted rows to what they would find when drafted: see the module's docstring."""
+
+    def __init__(self, shape: DecoderLayerShape, pieces: Sequence[Piece]) -> None:
+        self._shape, self._pieces = shape, pieces
+        self._steps: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+        """By step and piece: keys and values [rows, K, D]."""
+
+    def add(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Take the keys and values of a step: of all rows in the first, later of the rows that it computes."""
+        counts = [piece.num_rows for piece in self._pieces] if not self._steps else self._counts(len(self._steps))
+        self._steps.append(list(zip(key.split(counts), value.split(counts), strict=True)))
+
+    def _counts(self, num_before: int) -> list[int]:
+        """Rows of each piece in the step that `num_before` steps precede."""
+        return [max(0, piece.num_drafted - num_before) for piece in self._pieces]
+
+    def __call__(self, query: torch.Tensor) -> torch.Tensor:
+        """Queries [S, H, D] of the latest step → [S, H, D]."""
+        parts = zip(
+            query.split(self._counts(len(self._steps) - 1)), self._pieces, zip(*self._steps, strict=True), strict=True
+        )
+        return torch.cat([self._attend(one, piece.first, steps) for one, piece, steps in parts])
+
+    def _attend(
+        self, query: torch.Tensor, first: int, steps: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    ) -> torch.Tensor:
+        """One piece: row j sees the first step of rows 0 … first + j, and row j of each later step."""
+        shape, count = self._shape, len(query)
+        seen = first + count
+        groups = (shape.num_kv_heads, shape.num_heads // shape.num_kv_heads, count)
+        query = query.transpose(0, 1).reshape(shape.num_kv_heads, -1, shape.head_size) * shape.head_size**-0.5
+        keys, values = (each[:seen].transpose(0, 1) for each in steps[0])
+        scores = (query @ keys.transpose(1, 2)).view(*groups, seen)
+        scores = scores.masked_fill(torch.ones(count, seen, dtype=torch.bool).triu(first + 1), -torch.inf)
+        query = query.view(*groups, shape.head_size)
+        later = [
+            (key[:count].transpose(0, 1).unsqueeze(1), value[:count].transpose(0, 1).unsqueeze(1))
+            for key, value in steps[1:]
+        ]
+        own = [(query * key).sum(-1, keepdim=True) for key, _ in later]
+        weights = torch.cat([scores, *own], dim=-1).softmax(dim=-1)
+        found = (weights[..., :seen].flatten(1, 2) @ values).view(*groups, shape.head_size)
+        for number, (_, value) in enumerate(later, start=seen):
+            found = found + weights[..., number : number + 1] * value
+        return found.flatten(0, 1).transpose(0, 1)
+
+
+def _drafted_rows(pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows that are drafted for, int64 [A], and whether each is the last of its piece, bool [A]."""
+    rows, is_last, start = [], [], 0
+    for piece in pieces:
+        rows.append(torch.arange(start + piece.first, start + piece.num_rows))
+        is_last.append(torch.arange(piece.num_drafted) == piece.num_drafted - 1)
+        start += piece.num_rows
+    return torch.cat(rows), torch.cat(is_last)
