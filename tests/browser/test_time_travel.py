@@ -307,6 +307,28 @@ def test_all_parts_of_the_tab_show_the_frozen_step(serve: Serve, open_page: Open
     expect(page.get_by_label("Request details")).to_contain_text(f"It is not in the engine at step {last}.")
 
 
+def test_hit_rate_is_that_of_the_shown_step(serve: Serve, open_page: OpenPage) -> None:
+    service = FakeService(num_blocks=64)
+    page = open_page().page
+    open_map(page, serve(build_recorded_app(FakeHistory(service))).url)
+    rate, tokens = (page.locator(f"#wb-block-map [data-part={name}]") for name in ("hitRate", "hitTokens"))
+    service.step()
+    wait_for_step(page, 0)
+    expect(rate).to_have_text("–")
+    expect(tokens).to_have_text("")
+    for prompt in (40, 50, 20):
+        service.engine.add(prompt, 2, "system")
+        service.step()
+    wait_for_step(page, 3)
+    expect(rate).to_have_text("43.6 %")
+    expect(tokens).to_have_text("48 of 110 tokens")
+    for step_id, shown in ((2, "35.6 %"), (1, "0.0 %"), (0, "–")):
+        seek(page, step_id)
+        expect(rate).to_have_text(shown)
+    page.evaluate("wb.store.follow()")
+    expect(rate).to_have_text("43.6 %")
+
+
 def test_stepping_flashes_what_the_step_allocated_freed_and_moved(serve: Serve, open_page: OpenPage) -> None:
     history = FakeHistory(FakeService(num_blocks=64))
     service = history.service

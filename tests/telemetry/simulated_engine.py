@@ -71,6 +71,7 @@ class SimulatedEngine:
         self.num_swap_blocks = self.num_free_swap_blocks = num_swap_blocks
         self.transfers: list[BlockTransfer] = []
         self.explanations: list[Explanation] = []
+        self.num_looked_up_tokens = self.num_cached_tokens = 0
         self._before: dict[int, BlockState] = {b: self.state(b) for b in range(num_blocks)}
 
     def add(self, num_prompt_tokens: int, max_tokens: int, prefix: str | None = None) -> str:
@@ -117,6 +118,7 @@ class SimulatedEngine:
         """Admit, grow, compute, finish; preempt the youngest when blocks run out."""
         self.step_id += 1
         self.transfers, self.explanations = [], []
+        self.num_looked_up_tokens = self.num_cached_tokens = 0
         left, ended, scheduled, new = self.budget, [], {}, {}
         self._admit()
         for request in list(self.running):
@@ -173,6 +175,7 @@ class SimulatedEngine:
 
     def _share_prefix(self, request: SimulatedRequest) -> None:
         full = (request.num_prompt_tokens - 1) // self.block_size
+        self.num_looked_up_tokens += request.num_prompt_tokens + request.num_output
         for index in range(min(full, 3) if request.prefix else 0):
             block = self.cached.get((request.prefix or "", index))
             if block is None:
@@ -182,6 +185,7 @@ class SimulatedEngine:
             self.owners[block].append(request.request_id)
             request.table.append(block)
             request.num_computed += self.block_size
+            self.num_cached_tokens += self.block_size
 
     def _grow(self, request: SimulatedRequest, num_tokens: int) -> bool:
         first = request.num_computed // self.block_size
@@ -304,6 +308,8 @@ class SimulatedEngine:
             block_changes=changes,
             explanations=tuple(self.explanations),
             epoch=self.epoch,
+            num_looked_up_tokens=self.num_looked_up_tokens,
+            num_cached_tokens=self.num_cached_tokens,
             transfers=tuple(self.transfers),
             num_swap_blocks=self.num_swap_blocks,
             num_free_swap_blocks=self.num_free_swap_blocks,

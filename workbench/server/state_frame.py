@@ -161,6 +161,8 @@ def _figures(figures: Figures, moved: Mapping[TransferKind, int]) -> dict[str, f
         "waste_slots": figures.internal_waste_slots,
         "waste_blocks": figures.external_waste_blocks,
         "contiguous_blocks": figures.contiguous_blocks,
+        "looked_up_tokens": figures.lookups.num_looked_up_tokens,
+        "cached_tokens": figures.lookups.num_cached_tokens,
         **{kind.value: count for kind, count in moved.items()},
     }
     return {

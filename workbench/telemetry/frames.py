@@ -25,7 +25,7 @@ for each block in order; in a delta each is preceded by its block id, u32.
 
 The JSON part::
 
-    figures    {name: number}; those of memory that are 0 are left out
+    figures    {name: number}; those of memory and of the prefix cache that are 0 are left out
     requests   one row of `REQUEST_FIELDS` for each request; in a delta, for those that changed
     living     the keys of all requests that the client should hold now: running, then the queue
     shared     [first block, number of blocks, key, …] for each run of records in this frame whose

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from workbench.telemetry.cache_lookups import NO_LOOKUPS, CacheLookups
 from workbench.telemetry.live_requests import LiveRequest, LiveRequests
 from workbench.telemetry.live_traffic import LiveTraffic
 from workbench.telemetry.records import BlockState, BlockStatus, RequestStatus, StepRecord
@@ -57,6 +58,8 @@ class Figures:
     external_waste_blocks: int = 0
     contiguous_blocks: int = 0
     """What an allocator without paging would have reserved for the running requests."""
+    lookups: CacheLookups = NO_LOOKUPS
+    """Since the epoch began, as far as its records were seen."""
 
 
 class LiveState:
@@ -71,6 +74,7 @@ class LiveState:
         self.further_owners: dict[int, tuple[int, ...]] = {}
         """Keys of the owners after the first, for the blocks that have some."""
         self.traffic = LiveTraffic()
+        self.lookups = NO_LOOKUPS
         self.request_list = LiveRequests()
         """All requests, their colours and keys."""
         self._block_versions: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
@@ -87,7 +91,7 @@ class LiveState:
         twin._block_versions = self._block_versions.copy()
         twin.further_owners = dict(self.further_owners)
         twin.traffic, twin.request_list = self.traffic.copy(), self.request_list.copy()
-        twin.rate, twin.latest = self.rate.copy(), self.latest
+        twin.lookups, twin.rate, twin.latest = self.lookups, self.rate.copy(), self.latest
         return twin
 
     def set_blocks(self, blocks: npt.NDArray[np.void]) -> None:
@@ -121,6 +125,7 @@ class LiveState:
         self._block_versions = np.full(num_blocks, self.version, np.uint32)
         self.further_owners = {}
         self.traffic = LiveTraffic()
+        self.lookups = NO_LOOKUPS
         self.request_list = LiveRequests()
         self.rate = TokenRate()
         self.latest = None
@@ -133,6 +138,7 @@ class LiveState:
         self.step_id = record.step_id
         self.request_list.apply(record, self.version)
         self.traffic.apply(record.transfers, record.step_id, self.version)
+        self.lookups = self.lookups.after(record)
         for block in record.block_changes:
             self._write_block(block, record.step_id)
         self.rate.add(record.started_s + record.duration_s, sum(r.num_new_tokens for r in record.requests))
@@ -149,6 +155,7 @@ class LiveState:
         self.step_id = latest.step_id
         self.request_list.apply(latest, self.version)
         self.traffic.apply(latest.transfers, latest.step_id, self.version)
+        self.lookups = self.lookups.after(latest)
         self.latest = latest
         for block in blocks:
             self._write_block(block, latest.step_id)
@@ -174,6 +181,7 @@ class LiveState:
             internal_waste_slots=latest.internal_waste_slots,
             external_waste_blocks=latest.external_waste_blocks,
             contiguous_blocks=self._contiguous_blocks(latest),
+            lookups=self.lookups,
         )
 
     def _contiguous_blocks(self, record: StepRecord) -> int:

@@ -239,6 +239,8 @@ class _Reader:
             record.num_waiting,
             record.num_active_blocks,
             record.num_cached_blocks,
+            record.num_looked_up_tokens,
+            record.num_cached_tokens,
             *(block.ref_count for block in record.block_changes),
             *(request.num_scheduled_tokens for request in record.requests),
             *(request.num_new_tokens for request in record.requests),

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from workbench.telemetry.cache_lookups import NO_LOOKUPS, CacheLookups
 from workbench.telemetry.live_requests import LiveRequest, SlotPool, StandingDecision
 from workbench.telemetry.live_state import BLOCK_DTYPE, LiveState, TokenRate
 from workbench.telemetry.records import RequestState, TransferKind
@@ -42,6 +43,7 @@ class SavedState(msgspec.Struct, frozen=True):
     num_moved: dict[TransferKind, int]
     rate_steps: tuple[tuple[float, int], ...]
     busy_since_s: float | None
+    lookups: CacheLookups = NO_LOOKUPS
 
 
 def save_state(state: LiveState) -> SavedState:
@@ -59,6 +61,7 @@ def save_state(state: LiveState) -> SavedState:
         num_moved=dict(state.traffic.num_blocks),
         rate_steps=tuple(rate.steps),
         busy_since_s=rate.busy_since_s,
+        lookups=state.lookups,
     )
 
 
@@ -84,6 +87,7 @@ def restore_state(saved: SavedState, epoch: int, block_size: int) -> LiveState:
     requests.next_key = saved.next_key
     requests.slots = SlotPool(saved.free_slots, saved.next_slot)
     state.traffic.num_blocks |= saved.num_moved
+    state.lookups = saved.lookups
     state.rate = TokenRate(saved.rate_steps, saved.busy_since_s)
     return state
 

@@ -19,6 +19,13 @@
   const WASTE_NOTE = text("Internal waste: slots of held blocks without a token. External waste: free blocks in runs too short for the first in the queue.");
   const LAYOUT_NOTE = text("Contiguous layout: every request holds one run of blocks for all that it may become. ");
 
+  /** How much of the contexts was found in the prefix cache; a dash before the first one is looked up, and where it is off. */
+  function drawHits(parts, { looked_up_tokens: all, cached_tokens: found }) {
+    const { count, percent } = wb.format;
+    wb.dom.setText(parts.hitRate, percent(all ? (found || 0) / all : null));
+    wb.dom.setText(parts.hitTokens, all ? text("{part} of {whole}", { part: count(found || 0), whole: wb.format.plural(all, "token") }) : "");
+  }
+
   /** Slots and blocks that serve nobody, and what an engine without paging would hold for the same requests. */
   function drawWaste(parts, view, totals) {
     const { count, percent, plural } = wb.format;
@@ -58,6 +65,7 @@
     set("saved", totals.saved ? text("saves {count}", { count: totals.saved }) : "");
     set("cached", isLoaded ? count(totals.cached) : "–");
     set("free", isLoaded ? count(totals.free) : "–");
+    drawHits(parts, view.figures);
     drawWaste(parts, view, totals);
     drawSwap(parts, view.figures);
     const share = (n) => (isLoaded ? `${(100 * n) / view.numBlocks}%` : "0%");
