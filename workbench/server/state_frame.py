@@ -163,6 +163,8 @@ def _figures(figures: Figures, moved: Mapping[TransferKind, int]) -> dict[str, f
         "contiguous_blocks": figures.contiguous_blocks,
         "looked_up_tokens": figures.lookups.num_looked_up_tokens,
         "cached_tokens": figures.lookups.num_cached_tokens,
+        "draft_tokens": figures.num_draft_tokens,
+        "accepted_tokens": figures.num_accepted_tokens,
         **{kind.value: count for kind, count in moved.items()},
     }
     return {

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.telemetry.cache_lookups import NO_LOOKUPS, CacheLookups
+from workbench.telemetry.live_drafts import LiveDrafts
 from workbench.telemetry.live_requests import LiveRequest, LiveRequests
 from workbench.telemetry.live_traffic import LiveTraffic
 from workbench.telemetry.records import BlockState, BlockStatus, RequestStatus, StepRecord
@@ -60,6 +61,9 @@ class Figures:
     """What an allocator without paging would have reserved for the running requests."""
     lookups: CacheLookups = NO_LOOKUPS
     """Since the epoch began, as far as its records were seen."""
+    num_draft_tokens: int = 0
+    """Drafted tokens that were verified within the last seconds (`live_drafts.WINDOW_S`)."""
+    num_accepted_tokens: int = 0
 
 
 class LiveState:
@@ -79,6 +83,7 @@ class LiveState:
         """All requests, their colours and keys."""
         self._block_versions: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
         self.rate = TokenRate()
+        self.drafts = LiveDrafts()
         self.latest: StepRecord | None = None
         """The newest record."""
 
@@ -92,6 +97,7 @@ class LiveState:
         twin.further_owners = dict(self.further_owners)
         twin.traffic, twin.request_list = self.traffic.copy(), self.request_list.copy()
         twin.lookups, twin.rate, twin.latest = self.lookups, self.rate.copy(), self.latest
+        twin.drafts = self.drafts.copy()
         return twin
 
     def set_blocks(self, blocks: npt.NDArray[np.void]) -> None:
@@ -128,6 +134,7 @@ class LiveState:
         self.lookups = NO_LOOKUPS
         self.request_list = LiveRequests()
         self.rate = TokenRate()
+        self.drafts = LiveDrafts()
         self.latest = None
 
     def apply(self, record: StepRecord) -> None:
@@ -142,6 +149,7 @@ class LiveState:
         for block in record.block_changes:
             self._write_block(block, record.step_id)
         self.rate.add(record.started_s + record.duration_s, sum(r.num_new_tokens for r in record.requests))
+        self.drafts.apply(record)
         self.latest = record
 
     def keyframe(self, blocks: Iterable[BlockState], latest: StepRecord) -> None:
@@ -169,6 +177,7 @@ class LiveState:
         latest = self.latest
         if latest is None:
             return Figures(0, 0, 0.0, 0, 0, 0.0)
+        num_draft_tokens, num_accepted_tokens = self.drafts.at(now_s)
         return Figures(
             num_running=latest.num_running,
             num_waiting=latest.num_waiting,
@@ -182,6 +191,8 @@ class LiveState:
             external_waste_blocks=latest.external_waste_blocks,
             contiguous_blocks=self._contiguous_blocks(latest),
             lookups=self.lookups,
+            num_draft_tokens=num_draft_tokens,
+            num_accepted_tokens=num_accepted_tokens,
         )
 
     def _contiguous_blocks(self, record: StepRecord) -> int:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from workbench.telemetry.cache_lookups import NO_LOOKUPS, CacheLookups
+from workbench.telemetry.live_drafts import LiveDrafts
 from workbench.telemetry.live_requests import LiveRequest, SlotPool, StandingDecision
 from workbench.telemetry.live_state import BLOCK_DTYPE, LiveState, TokenRate
 from workbench.telemetry.records import RequestState, TransferKind
@@ -44,6 +45,7 @@ class SavedState(msgspec.Struct, frozen=True):
     rate_steps: tuple[tuple[float, int], ...]
     busy_since_s: float | None
     lookups: CacheLookups = NO_LOOKUPS
+    draft_steps: tuple[tuple[float, int, int], ...] = ()
 
 
 def save_state(state: LiveState) -> SavedState:
@@ -62,6 +64,7 @@ def save_state(state: LiveState) -> SavedState:
         rate_steps=tuple(rate.steps),
         busy_since_s=rate.busy_since_s,
         lookups=state.lookups,
+        draft_steps=tuple(state.drafts.steps),
     )
 
 
@@ -89,6 +92,7 @@ def restore_state(saved: SavedState, epoch: int, block_size: int) -> LiveState:
     state.traffic.num_blocks |= saved.num_moved
     state.lookups = saved.lookups
     state.rate = TokenRate(saved.rate_steps, saved.busy_since_s)
+    state.drafts = LiveDrafts(saved.draft_steps)
     return state
 
 

@@ -53,6 +53,14 @@
     wb.dom.setText(parts.used, isLoaded ? percent(f.active_blocks / view.numBlocks, 0) : "–");
   }
 
+  /** Accepted of the tokens that were drafted and verified within the last seconds. */
+  function drawAcceptance(parts, { draft_tokens: drafted, accepted_tokens: accepted }) {
+    wb.dom.setText(parts.acceptance, drafted ? wb.format.fixed((accepted || 0) / drafted, 2) : "–");
+    parts.acceptance.parentElement.title = drafted
+      ? text("{accepted} of {drafted} drafted tokens accepted in the last 5 s", { accepted: accepted || 0, drafted })
+      : text("no draft was verified in the last 5 s");
+  }
+
   function drawSpark(canvas) {
     if (!wb.dom.isShown(canvas)) return;
     const c = wb.palette.colors();
@@ -81,11 +89,12 @@
     g.fillRect(active, 5, share(view.figures.cached_blocks), 8);
   }
 
+  const isLoading = (service) => Boolean(service) && (service.state === "loading" || service.state === "reloading");
+
   /** Words and a determinate bar while a model loads. */
   function drawProgress(parts, service) {
-    const isLoading = Boolean(service) && (service.state === "loading" || service.state === "reloading");
-    wb.dom.hide(parts.progress, !isLoading);
-    if (!isLoading) return;
+    wb.dom.hide(parts.progress, !isLoading(service));
+    if (!isLoading(service)) return;
     const { megabytes } = wb.format;
     const isCounted = service.total_bytes > 0;
     const amount = isCounted ? ` ${megabytes(service.done_bytes)} / ${megabytes(service.total_bytes)} MB` : "";
@@ -109,22 +118,65 @@
     },
   };
 
-  function drawBanners(parts, service) {
-    const isFailed = Boolean(service) && Boolean(service.error);
-    const canDismiss = isFailed && service.state !== "failed";
-    wb.dom.hide(parts.error, !isFailed || (canDismiss && dismissed.read() === errorKey(service)));
-    wb.dom.hide(parts.dismiss, !canDismiss);
-    if (isFailed) {
-      wb.dom.setText(parts.errorText, service.error);
-      wb.dom.setText(parts.errorTitle, service.state === "failed" ? text("The engine is not running") : text("The engine reported an error"));
-      wb.dom.hide(parts.trace, !service.error_traceback);
-      wb.dom.setText(parts.traceText, service.error_traceback || "");
+  /** What went wrong, in words, with its traceback; and a way out. */
+  function drawError(parts, service, restart) {
+    const isStopped = Boolean(service) && service.state === "stopped";
+    const isFailed = isStopped || (Boolean(service) && Boolean(service.error));
+    const isGone = isStopped || (isFailed && service.state === "failed");
+    wb.dom.hide(parts.error, !isFailed || (!isGone && dismissed.read() === errorKey(service)));
+    wb.dom.hide(parts.dismiss, isGone);
+    if (!isFailed) return;
+    wb.dom.setText(parts.errorTitle, isGone ? text("The engine is not running") : text("The engine reported an error"));
+    wb.dom.setText(parts.errorText, service.error || text("It was shut down and takes no more requests: start the workbench again."));
+    wb.dom.hide(parts.trace, !service.error_traceback);
+    wb.dom.setText(parts.traceText, service.error_traceback || "");
+    wb.dom.hide(parts.restart, isStopped || !restart.isPossible);
+    parts.restart.disabled = restart.isUnderWay || isLoading(service);
+    wb.dom.setText(parts.restart, parts.restart.disabled ? text("Restarting …") : text("Restart the engine"));
+    wb.dom.hide(parts.restartSaid, !restart.refusal);
+    wb.dom.setText(parts.restartSaid, restart.refusal);
+  }
+
+  /** Restarting the engine: one wish at a time. What comes of it stands in the feed; a refusal does not. */
+  class Restart {
+    constructor(server) {
+      this.server = server;
+      this.isUnderWay = false;
+      this.refusal = "";
     }
+
+    /** A saved run's error is not that of the engine behind the page. */
+    get isPossible() { return Boolean(this.server) && !wb.savedRun.facts(); }
+
+    async begin() {
+      if (this.isUnderWay) return;
+      this.isUnderWay = true;
+      this.refusal = "";
+      wb.store.notify("feed");
+      try {
+        const reason = await this.server.restart_engine();
+        if (reason) this.refusal = text("Not restarted: {reason}", { reason });
+      } catch (error) {
+        this.refusal = text("Not restarted: {reason}", { reason: String(error.message || error) });
+      } finally {
+        this.isUnderWay = false;
+        wb.store.notify("feed");
+      }
+    }
+  }
+
+  /** A notice as the server says it, or in the visitor's language where the page has words for it. */
+  function noticeWords(notice) {
+    const facts = wb.savedRun.facts();
+    return facts && notice.startsWith("Replay of ") ? text("Replay of {name}: nothing is computed", facts) : text(notice);
+  }
+
+  function drawNotices(parts, service) {
     const isLost = wb.feed.isStale() && wb.feed.silenceMs() > LOST_MS;
     wb.dom.hide(parts.lost, !isLost);
     const notices = (service && service.notices) || [];
     wb.dom.hide(parts.notices, !notices.length);
-    wb.dom.reconcile(parts.notices, notices, (text) => text, (text) => wb.dom.element("p", "", text), () => {});
+    wb.dom.reconcile(parts.notices, notices, (notice) => notice, (notice) => wb.dom.element("p", "", noticeWords(notice)), () => {});
   }
 
   /** "· steps 0–1,240 · model · saved at 1 Apr 2025, 15:30 · request names, no prompts". */
@@ -157,8 +209,9 @@
     if (tab) tab.focus();
   }
 
-  wb.define("header", (root) => {
-    const parts = wb.dom.parts(root);
+  wb.define("header", (root, { server }) => {
+    const parts = wb.dom.parts(root), restart = new Restart(server);
+    parts.restart.addEventListener("click", () => restart.begin());
     parts.runClose.addEventListener("click", closeRun);
     parts.runLostDismiss.addEventListener("click", () => wb.savedRun.dismissLoss());
     parts.dismiss.addEventListener("click", () => {
@@ -170,12 +223,14 @@
       root.classList.toggle("wb-stale", wb.feed.isStale());
       drawModel(parts, wb.store.service);
       drawFigures(parts, view);
+      drawAcceptance(parts, view.figures);
       drawFeed(parts);
       drawSpark(parts.spark);
       drawUse(parts.use, view);
       drawRun(parts);
       drawProgress(parts, wb.store.service);
-      drawBanners(parts, wb.store.service);
+      drawError(parts, wb.store.service, restart);
+      drawNotices(parts, wb.store.service);
     };
   });
 
