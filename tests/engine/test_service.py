@@ -385,6 +385,86 @@ def test_failed_load_is_shown_and_another_model_can_be_loaded(tiny_model_path, t
     service.shutdown()
 
 
+def test_restart_loads_what_was_missing_with_the_same_settings(tiny_model_path, tmp_path):
+    path = tmp_path / "late.gguf"
+    service = EngineService(EngineConfig(model=str(path), num_blocks=8))
+    service.start()
+    with pytest.raises(ModelLoadError):
+        service.wait_ready(DEADLINE_S)
+    with pytest.raises(ModelLoadError, match=r"late\.gguf"):
+        service.restart()
+    failed = service.status
+    path.write_bytes(tiny_model_path.read_bytes())
+    service.restart()
+
+    assert (failed.state, service.status.state) == (ServiceState.FAILED, ServiceState.READY)
+    assert (service.status.error, service.status.error_traceback) == (None, None)
+    assert service.status.num_blocks == 8
+    assert len(run_alone(service, "x")) == 8
+    service.shutdown()
+
+
+def test_restart_after_a_failed_step_builds_the_engine_anew(make_service):
+    service = make_service()
+    expected, before = run_alone(service, "hello"), service.status
+    listener = Listener()
+    service.pause()
+    service.submit("x", GREEDY, listener)
+    break_once(service, "execute", RuntimeError("a broken kernel"))
+    service.resume()
+    assert listener.last.finish_reason is FinishReason.ERROR
+    assert num_active(service) == 0
+    assert "a broken kernel" in service.status.error
+    config = service.config
+    service.restart()
+
+    assert (service.status.state, service.status.error) == (ServiceState.READY, None)
+    assert service.status.epoch > before.epoch
+    assert service.config == config
+    assert run_alone(service, "hello") == expected
+
+
+def test_failure_between_two_steps_is_shown_and_a_restart_mends_it(make_service):
+    service = make_service()
+    expected = run_alone(service, "hello")
+
+    def break_the_books(core):
+        def broken():
+            raise AssertionError("2 references, 1 owner")
+
+        core.check_integrity = broken
+
+    service._call(break_the_books)
+    listener = Listener()
+    service.submit("hello", GREEDY, listener)
+    assert listener.finished.wait(DEADLINE_S)
+    deadline = time.monotonic() + DEADLINE_S
+    while service.status.state is not ServiceState.FAILED and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (service.status.state, service.status.error) == (ServiceState.FAILED, "2 references, 1 owner")
+    assert "in broken" in service.status.error_traceback
+    with pytest.raises(EngineStoppedError, match="2 references"):
+        service.submit("x", GREEDY, Listener())
+    service.restart()
+    assert run_alone(service, "hello") == expected
+
+
+def test_reload_whose_old_settings_fail_too_leaves_no_engine_until_a_restart(
+    make_service, tiny_model_path, monkeypatch
+):
+    service = make_service(num_blocks=32)
+    expected = run_alone(service, "hello")
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "load_engine", lambda *_: (_ for _ in ()).throw(MemoryError("no room")))
+        with pytest.raises(MemoryError):
+            service.reload(EngineConfig(model=str(tiny_model_path), num_blocks=16))
+        assert (service.status.state, service.status.error) == (ServiceState.FAILED, "no room")
+    service.restart()
+
+    assert service.status.num_blocks == 32
+    assert run_alone(service, "hello") == expected
+
+
 def test_reload_takes_over_settings_and_starts_a_new_epoch(make_service, tiny_model_path):
     service = make_service(block_size=16, num_blocks=32)
     expected, before = run_alone(service, "hello"), service.status

@@ -253,6 +253,20 @@ class EngineService:
         if changed <= LIVE_FIELDS and self._status.state is ServiceState.READY:
             self.set_limits(**{name: getattr(config, name) for name in LIVE_FIELDS})
             return
+        self._rebuild(config, drain_s)
+
+    def restart(self, drain_s: float = 30.0) -> None:
+        """Build the engine anew with the settings in force, as after a failure; blocks until it serves again.
+
+        What runs is treated as in `reload`.
+
+        Raises:
+            WorkbenchError: it cannot be built; the cause stands in `status`, too.
+            EngineStoppedError: it was shut down, or is being loaded already.
+        """
+        self._rebuild(self.config, drain_s)
+
+    def _rebuild(self, config: EngineConfig, drain_s: float) -> None:
         future: Future[None] = Future()
         self._put(Reload(config, drain_s, future))
         future.result()

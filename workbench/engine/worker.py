@@ -97,7 +97,7 @@ class EngineWorker:
         """Set by any thread to end a load early; Stop must follow in the inbox."""
         self.loaded: Loaded | None = None
         self.load_error: Exception | None = None
-        """What the last load failed with; None once an engine is there."""
+        """Why there is no engine; None once there is one."""
         self._deliver, self._publish, self._record = deliver, publish, record
         self._epoch = secrets.randbits(30)
         self._is_paused = False
@@ -115,14 +115,33 @@ class EngineWorker:
             with engine_thread_mode():
                 self._load_first()
                 while not self.is_stopping:
-                    self._take_messages()
-                    if self._can_step:
-                        self._step()
-                    self._advance_reload()
+                    self._go_round()
         except _StoppedError:
             logger.info("stopped while loading")
         finally:
             self._close()
+
+    def _go_round(self) -> None:
+        """Take what waits, compute one step, and go on with a reload."""
+        try:
+            self._take_messages()
+            if self._can_step:
+                self._step()
+            self._advance_reload()
+        except _StoppedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - shown on the page; a restart may follow
+            self._lose_engine(error)
+
+    def _lose_engine(self, error: Exception) -> None:
+        """Let go of an engine that failed outside of a step: its books cannot be trusted. A restart builds another."""
+        lost, self.loaded = self.loaded, None
+        if self._reload is not None:
+            self._reload[0].future.set_exception(error)
+            self._reload = None
+        if lost is not None:
+            self._deliver_all(lost.core.abort_all(FinishReason.ABORT))
+        self._report_no_engine(error, "the engine failed between two steps")
 
     @property
     def _can_step(self) -> bool:
@@ -208,7 +227,7 @@ class EngineWorker:
         except _StoppedError:
             raise
         except Exception as error:  # noqa: BLE001 - shown on the page; another load may follow
-            self._report_failed_load(error)
+            self._report_no_engine(error, "loading failed")
 
     def _build(self, config: EngineConfig, reuse: Loaded | None) -> Loaded:
         from workbench.engine.loading import load_engine
@@ -246,8 +265,8 @@ class EngineWorker:
         )
         self._publish(self._status)
 
-    def _report_failed_load(self, error: Exception) -> None:
-        logger.error("loading failed", exc_info=error)
+    def _report_no_engine(self, error: Exception, what: str) -> None:
+        logger.error(what, exc_info=error)
         self.load_error = error
         text = str(error) or type(error).__name__
         trace = "".join(traceback.format_exception(error))
@@ -291,15 +310,24 @@ class EngineWorker:
             raise
         except Exception as error:  # noqa: BLE001 - it belongs to the caller, who gets it
             if old is None:
-                self._report_failed_load(error)
+                self._report_no_engine(error, "loading failed")
             else:
-                self._install(self._build(old_config, old))
-                self._set_status(
-                    notices=old_status.notices, error=f"The new settings failed, the old ones serve on: {error}"
-                )
+                self._return_to(old, old_status, old_config, error)
             reload.future.set_exception(error)
         else:
             reload.future.set_result(None)
+
+    def _return_to(self, old: Loaded, status: ServiceStatus, config: EngineConfig, error: Exception) -> None:
+        """Let the old settings serve on; where they fail, too, no engine is left, until a restart."""
+        try:
+            self._install(self._build(config, old))
+        except _StoppedError:
+            raise
+        except Exception as second:  # noqa: BLE001 - shown on the page
+            self.loaded = None
+            self._report_no_engine(second, "neither the new settings nor the old ones could be loaded")
+            return
+        self._set_status(notices=status.notices, error=f"The new settings failed, the old ones serve on: {error}")
 
     # --------------------------------------------------------------------------------- close
 
