@@ -129,3 +129,8 @@ def test_replay_says_why_in_chinese(visit_run: Callable[..., Page]) -> None:
     expect(page.locator("#wb-apply-note")).to_have_text(
         "这是已保存的运行：不会进行任何计算。要向模型提问，请不带 --replay 启动工作台。"
     )
+
+
+def test_replay_names_its_file_in_the_visitors_language(visit_run: Callable[..., Page]) -> None:
+    notices = visit_run(locale="zh-CN").locator("#wb-header [data-part=notices]")
+    expect(notices).to_have_text("run.jsonl.gz 的回放：不会进行任何计算")

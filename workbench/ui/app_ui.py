@@ -54,7 +54,7 @@ def build_ui(
             build_replay_sidebar(service)
         else:
             sidebar = build_sidebar(page, service, PresetStore(presets, preset_directory), selected_preset)
-        header_strip()
+        header_strip(None if is_replay else service)
         guide(can_act=not is_replay)
         with gr.Column(elem_classes="wb-tabs-area", min_width=0):
             page_tools()

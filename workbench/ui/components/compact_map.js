@@ -122,16 +122,16 @@
       const { count, percent } = wb.format;
       const service = wb.store.service || {};
       const shown = request || this.last;
-      const figures = view.figures;
+      const figures = view.figures, isLoaded = view.numBlocks > 0;
       const own = [
         [text("Context"), shown ? text("{used} / {limit} tokens", { used: shown.prompt + shown.output, limit: count(service.max_model_len) }) : "–"],
         [text("Blocks"), text("{part} of {whole}", { part: count(table.size) + this.sharedWords(view, table), whole: view.numBlocks })],
         [text("Cached prefix"), shown ? wb.format.plural(shown.cached, "token") : "–"],
       ];
       wb.dom.rows(this.parts.rows, [
-        ...(this.id ? own : [[text("Blocks"), count(view.numBlocks)]]),
-        [text("Pool"), text("{share} active", { share: percent(view.numBlocks ? (figures.active_blocks || 0) / view.numBlocks : null, 0) })],
-        [text("Queue"), text("{running} running, {waiting} waiting", { running: figures.running || 0, waiting: figures.waiting || 0 })],
+        ...(this.id ? own : [[text("Blocks"), isLoaded ? count(view.numBlocks) : "–"]]),
+        [text("Pool"), isLoaded ? text("{share} active", { share: percent((figures.active_blocks || 0) / view.numBlocks, 0) }) : "–"],
+        [text("Queue"), !isLoaded ? "–" : text("{running} running, {waiting} waiting", { running: figures.running || 0, waiting: figures.waiting || 0 })],
       ]);
       const label = text("Block pool: {active} of {total} blocks active", { active: figures.active_blocks || 0, total: view.numBlocks });
       if (this.parts.map.getAttribute("aria-label") !== label) this.parts.map.setAttribute("aria-label", label);

@@ -133,8 +133,9 @@
     wb.dom.hide(parts.restart, isStopped || !restart.isPossible);
     parts.restart.disabled = restart.isUnderWay || isLoading(service);
     wb.dom.setText(parts.restart, parts.restart.disabled ? text("Restarting …") : text("Restart the engine"));
-    wb.dom.hide(parts.restartSaid, !restart.refusal);
-    wb.dom.setText(parts.restartSaid, restart.refusal);
+    const isNews = Boolean(restart.refusal) && restart.refusal !== service.error;
+    wb.dom.hide(parts.restartSaid, !isNews);
+    wb.dom.setText(parts.restartSaid, isNews ? text("Not restarted: {reason}", { reason: restart.refusal }) : "");
   }
 
   /** Restarting the engine: one wish at a time. What comes of it stands in the feed; a refusal does not. */
@@ -154,10 +155,9 @@
       this.refusal = "";
       wb.store.notify("feed");
       try {
-        const reason = await this.server.restart_engine();
-        if (reason) this.refusal = text("Not restarted: {reason}", { reason });
+        this.refusal = await this.server.restart_engine(null);
       } catch (error) {
-        this.refusal = text("Not restarted: {reason}", { reason: String(error.message || error) });
+        this.refusal = String(error.message || error);
       } finally {
         this.isUnderWay = false;
         wb.store.notify("feed");
@@ -168,7 +168,7 @@
   /** A notice as the server says it, or in the visitor's language where the page has words for it. */
   function noticeWords(notice) {
     const facts = wb.savedRun.facts();
-    return facts && notice.startsWith("Replay of ") ? text("Replay of {name}: nothing is computed", facts) : text(notice);
+    return facts && notice === `Replay of ${facts.name}: nothing is computed` ? text("Replay of {name}: nothing is computed", facts) : text(notice);
   }
 
   function drawNotices(parts, service) {

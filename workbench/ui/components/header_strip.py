@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from typing import Protocol
 
 import gradio as gr
 
@@ -10,12 +11,34 @@ from workbench.ui.components.assets import mount_script, template
 from workbench.ui.components.machine import describe_machine
 
 
-def header_strip() -> gr.HTML:
-    """Return the strip above the tabs. It feeds itself from the live feed."""
+class RestartDoor(Protocol):
+    """What the strip needs of `engine.service.EngineService`."""
+
+    def restart(self) -> None:
+        """Build the engine anew with the settings in force; blocks until it serves again."""
+
+
+def header_strip(service: RestartDoor | None = None) -> gr.HTML:
+    """Return the strip above the tabs. It feeds itself from the live feed.
+
+    Args:
+        service: the engine door, which the error's banner offers to restart; None where there is no engine.
+    """
+
+    def restart_engine(_: None) -> str:
+        """Restart, and return why that failed, empty when it did not: the feed tells of the engine itself."""
+        assert service is not None
+        try:
+            service.restart()
+        except Exception as error:  # noqa: BLE001 - whatever keeps an engine from starting is told
+            return str(error) or type(error).__name__
+        return ""
+
     return gr.HTML(
         value=None,
         html_template=template("header"),
-        js_on_load=mount_script("header"),
+        js_on_load=mount_script("header", has_server=service is not None),
+        server_functions=None if service is None else [restart_engine],
         apply_default_css=False,
         elem_id="wb-header",
         elem_classes="wb-header-strip",
