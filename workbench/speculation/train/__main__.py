@@ -1,4 +1,4 @@
-"""`python -m workbench.speculation.train COMMAND`: make the text that the EAGLE head is trained on.
+"""`python -m workbench.speculation.train COMMAND`: make the text that the EAGLE head is trained on, and train it.
 
 Nothing is fetched: prompts come from templates and Python's own files, answers from the default model.
 """
@@ -11,9 +11,14 @@ from collections.abc import Sequence
 
 from workbench.config import prepare_process
 from workbench.errors import WorkbenchError
-from workbench.speculation.train import generate_command, pack_command
+from workbench.speculation.train import export_command, generate_command, pack_command, train_command
 
-COMMANDS = {"generate": generate_command, "pack": pack_command}
+COMMANDS = {
+    "generate": generate_command,
+    "pack": pack_command,
+    "train": train_command,
+    "export": export_command,
+}
 """To add a command: a module with `add_arguments(parser)` and `run(args)`, and a line here."""
 
 

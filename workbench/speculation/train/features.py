@@ -29,8 +29,8 @@ from workbench.speculation.train.sequences import GeneratedSequence
 
 BATCH_TOKENS: Final = 512
 """Tokens that go through the target together."""
-FILE_TOKENS: Final = 50_000
-"""Positions after which a file is written: a minute or more of work, some 60 MB."""
+FILE_TOKENS: Final = 20_000
+"""Most positions of a file: a minute or more of work, some 24 MB."""
 BLOCK_SIZE: Final = EngineConfig().block_size
 """The engine's own: another one may sum in another order."""
 
