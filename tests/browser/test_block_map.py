@@ -287,3 +287,13 @@ def cell_images(page: Page) -> list[str]:
           return g.getImageData(x, y, layout.cell, layout.cell).data.join(); }}); }}"""
     )
     return images
+
+
+def test_keys_of_the_map_are_read_in_full_on_a_narrow_page(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(width=390).page
+    open_map(page, serve(build_map_app(FakeService(num_blocks=64))).url)
+    page.get_by_label("Keys of the block map").click()
+    words = page.locator("#wb-block-map .wb-keys p").bounding_box()
+    assert words is not None
+    assert words["x"] >= 0
+    assert words["x"] + words["width"] <= 390

@@ -28,7 +28,7 @@ def first_visit(tiny: tuple[EngineService, RunningServer], open_page: Open) -> I
 
 
 def title(page: Page) -> Any:
-    return page.locator("#wb-guide h3")
+    return page.locator("#wb-guide h2")
 
 
 def told(page: Page) -> Any:

@@ -221,3 +221,20 @@ def test_colours_follow_the_theme_at_once(shown_run: tuple[Page, list[StepRecord
     page.wait_for_function("wb.palette.colors().theme === 'light'")
     read(page, "0")
     assert pixel(page, x + 3, 55) == (31, 111, 191)
+
+
+def test_keys_stay_in_a_row_with_other_controls_on_a_narrow_page(
+    timeline_run: Any, serve: Serve, open_page: OpenPage
+) -> None:
+    page = open_page(width=390).page
+    open_timeline(page, serve(build_timeline_app(timeline_run[0])).url)
+    keys, zoom = page.get_by_label("Keys of the timeline"), page.locator("#wb-timeline [data-part=zoomIn]")
+    expect(zoom).to_be_visible()
+    middles = [box["y"] + box["height"] / 2 for box in (keys.bounding_box(), zoom.bounding_box()) if box]
+    assert len(middles) == 2
+    assert abs(middles[0] - middles[1]) < 4
+    keys.click()
+    words = page.locator("#wb-timeline .wb-keys p").bounding_box()
+    assert words is not None
+    assert words["x"] >= 0
+    assert words["x"] + words["width"] <= 390

@@ -21,9 +21,8 @@
 
   /** How much of the contexts was found in the prefix cache; a dash before the first one is looked up, and where it is off. */
   function drawHits(parts, { looked_up_tokens: all, cached_tokens: found }) {
-    const { count, percent } = wb.format;
-    wb.dom.setText(parts.hitRate, percent(all ? (found || 0) / all : null));
-    wb.dom.setText(parts.hitTokens, all ? text("{part} of {whole}", { part: count(found || 0), whole: wb.format.plural(all, "token") }) : "");
+    wb.dom.setText(parts.hitRate, wb.format.percent(all ? (found || 0) / all : null));
+    wb.dom.setText(parts.hitTokens, all ? text("of {count}", { count: all }) : "");
   }
 
   /** Slots and blocks that serve nobody, and what an engine without paging would hold for the same requests. */

@@ -85,6 +85,7 @@ def _lay_out(*, can_ask: bool = True) -> ChatWidgets:
     """Lay out the tab; with nobody to ask, its controls are disabled and say why."""
     with gr.Row(elem_classes="wb-two", equal_height=False):
         with gr.Column(elem_classes="wb-chat", min_width=0):
+            gr.HTML(f'<h2 class="wb-sr">{localized("Chat")}</h2>')
             parts: dict[str, Any] = {"chatbot": _chatbot(EMPTY_TEXT if can_ask else EMPTY_REPLAY)}
             with gr.Column(elem_classes="wb-composer", min_width=0):
                 parts |= _context_bar() | _edit_bar()
