@@ -44,6 +44,40 @@ def test_hidden_timeline_asks_for_nothing_and_catches_up_when_shown(serve: Serve
     assert "after=0&" in asked[-1]
 
 
+def test_hidden_timeline_falls_behind_by_little(serve: Serve, open_page: OpenPage) -> None:
+    """What was not read is lost with the server."""
+    service = FakeService(num_blocks=64)
+    service.engine.add(40, 400)
+    service.step()
+    watched = open_page()
+    watched.expects_a_lost_server = True
+    page = watched.page
+    server = serve(build_timeline_app(service))
+    open_timeline(page, server.url)
+    wait_for_history(page, 0)
+    page.get_by_role("tab", name="Other").click()
+    for _ in range(100):
+        service.step()
+    page.wait_for_function("() => wb.store.live.stepId === 100")
+    page.evaluate("() => { wb.recorded.reader.askedAt = -1e6; }")  # as if it were long ago
+    service.step()
+    page.wait_for_function("() => wb.recorded.history.last >= 100")
+    last = page.evaluate("() => wb.recorded.history.last")
+    for _ in range(40):
+        service.step()
+    page.wait_for_function("() => wb.store.live.stepId === 141")
+    server.stop()
+    page.get_by_role("tab", name="Blocks").click()
+    page.wait_for_function("() => document.querySelector('#wb-block-map [data-part=scrubber]').width > 0")
+    known = page.evaluate(
+        """step => { const track = document.querySelector('#wb-block-map [data-part=scrubber]');
+          const g = track.getContext('2d'), xOf = (step) => Math.round(step / 141 * track.width);
+          return [step - 10, step + 10].map((each) => g.getImageData(xOf(each), 6, 1, 1).data[3]); }""",
+        last,
+    )
+    assert known == [255, 0], "an unknown step is not drawn as an empty pool"
+
+
 def test_steps_of_another_engine_replace_those_of_the_last(serve: Serve, open_page: OpenPage) -> None:
     service = FakeService(num_blocks=64)
     service.engine.add(40, 400)

@@ -3,6 +3,8 @@
   "use strict";
 
   const LIVE_GAP_MS = 1000;
+  /** While no view draws them: how many steps they may fall behind, and how often to ask then. */
+  const MOST_BEHIND = 64, UNSEEN_GAP_MS = 5000;
 
   const recorded = {
     history: null,
@@ -31,6 +33,13 @@
       this.timer = setTimeout(() => { this.timer = null; wb.store.notify("cursor"); }, wait);
     },
 
+    /** Nobody looks, but who looks later may find the server gone: then what was not read is lost. */
+    keepUp() {
+      if (!this.reader || document.hidden || performance.now() - this.reader.askedAt < UNSEEN_GAP_MS) return;
+      const known = this.reader.isSameEngine() && !this.history.isEmpty ? this.history.last : -1;
+      if (wb.store.live.stepId - known >= MOST_BEHIND) this.reader.want();
+    },
+
     has(step) { return this.history !== null && this.reader.isSameEngine() && this.history.has(step); },
 
     /** Seconds from the start of one step to that of the newest one we know; null when it is not known. */
@@ -39,5 +48,6 @@
     },
   };
 
+  wb.store.subscribe((topics) => topics.has("data") && recorded.keepUp());
   wb.recorded = recorded;
 })((window.wb = window.wb || {}));

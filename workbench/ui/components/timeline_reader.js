@@ -1,6 +1,6 @@
 /* Brings the history up to the live step, chunk by chunk: one request is under way at a time, at most four a second.
  *
- * It asks only when it is told to; a hidden timeline tells it nothing.
+ * It asks only when it is told to: by views that are shown, and now and then by `recorded.keepUp`.
  */
 (function (wb) {
   "use strict";

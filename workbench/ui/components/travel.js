@@ -127,8 +127,6 @@
   function drawUse(g, view, width) {
     const c = wb.palette.colors(), { history } = wb.recorded;
     const cachedColor = g.createPattern(c.hatch, "repeat"), activeColor = wb.palette.mix(c.decode, c.canvas, 0.35);
-    g.fillStyle = c["cached-bg"];
-    g.fillRect(0, TRACK_TOP, width, TRACK_HEIGHT);
     const bottom = TRACK_TOP + TRACK_HEIGHT;
     const heightOf = (numBlocks) => Math.round((TRACK_HEIGHT * numBlocks) / view.numBlocks);
     const columns = [], marks = [];
@@ -141,6 +139,8 @@
       if (x - (marks.at(-1) ?? -Infinity) >= 4 && hasPreemption(history, from, to)) marks.push(x);
       from = to + 1;
     }
+    g.fillStyle = c["cached-bg"];  // only where the steps are known: an empty pool looks otherwise
+    for (const { x, width: wide } of columns) g.fillRect(x, TRACK_TOP, wide, TRACK_HEIGHT);
     g.fillStyle = activeColor;
     for (const { x, width: wide, active } of columns) g.fillRect(x, bottom - active, wide, active);
     g.fillStyle = cachedColor;
