@@ -24,7 +24,7 @@ def test_page_holds_no_connection_open_for_its_session(page: Any):
 
 def test_page_queues_in_the_engine_and_not_in_gradio(page: Any):
     streaming = [fn for fn in page.fns.values() if fn.types_generator]
-    assert len(streaming) == 7  # send, three suggestions, Regenerate, drop the oldest turns, Apply
+    assert len(streaming) == 9  # send, three suggestions, Regenerate, drop the oldest turns, Apply, Run in turn, Race
     assert {fn.concurrency_limit for fn in streaming} == {None}
 
 
@@ -41,7 +41,7 @@ def test_page_tells_no_widget_of_an_events_progress(page: Any):
 
 def test_page_has_a_tab_only_for_what_exists(page: Any):
     tabs = [block.label.key for block in page.blocks.values() if type(block).__name__ == "Tab"]
-    assert tabs == ["Chat", "Blocks", "Timeline"]
+    assert tabs == ["Chat", "Blocks", "Timeline", "Speculation"]
 
 
 def test_page_options_keep_the_page_on_its_own_host():

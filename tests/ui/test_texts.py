@@ -159,7 +159,15 @@ def test_table_is_chinese():
     } <= SAME_IN_TABLE | SAME_IN_BOTH
 
 
-SAME_IN_TABLE = {"; ", "{methods}: {reason}", "{part} of {whole}", "{needed}, {run}", "{cause} {needed}", "{words}"}
+SAME_IN_TABLE = {
+    "; ",
+    "{methods}: {reason}",
+    "{method}, K = {count}",
+    "{part} of {whole}",
+    "{needed}, {run}",
+    "{cause} {needed}",
+    "{words}",
+}
 """Texts of which only the punctuation differs."""
 
 

@@ -19,6 +19,7 @@ from workbench.ui.language_first import LanguageFirst
 from workbench.ui.localized import gradio_texts, localized
 from workbench.ui.pages.blocks import build_blocks_page
 from workbench.ui.pages.chat import build_chat_page, build_replay_chat_page
+from workbench.ui.pages.speculation import build_speculation_page
 from workbench.ui.pages.timeline import build_timeline_page
 from workbench.ui.preset_store import PresetStore
 from workbench.ui.replay_sidebar import build_replay_sidebar
@@ -68,6 +69,9 @@ def build_ui(
                     build_blocks_page(service, show_token_text=show_token_text)
                 with gr.Tab(localized("Timeline"), id="timeline"):
                     build_timeline_page()
+                if not is_replay:
+                    with gr.Tab(localized("Speculation"), id="speculation") as tab:
+                        build_speculation_page(page, tab, service, sidebar)
         status_line()
     return page
 

@@ -40,6 +40,8 @@ class AnswerUpdate:
     phases: tuple[Phase, ...]
     """One for each of the answers."""
     is_final: bool = False
+    tokens: tuple[AnswerToken, ...] = ()
+    """Of the first answer, as far as they have come."""
 
     @property
     def turn(self) -> Turn:
@@ -172,6 +174,7 @@ class _Reply:
             answers=tuple(self._answer(index, part) for index, part in enumerate(self._parts)),
             phases=tuple(self._phase(index, part) for index, part in enumerate(self._parts)),
             is_final=self._is_complete or self._failure is not None,
+            tokens=tuple(self._parts[0].tokens),
         )
 
     @property

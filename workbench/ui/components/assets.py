@@ -14,7 +14,7 @@ from workbench.ui.texts import TABLES
 
 HERE: Final = Path(__file__).parent
 
-STYLES: Final = ("base.css", "header.css", "block_map.css", "timeline.css", "guide.css")
+STYLES: Final = ("base.css", "header.css", "block_map.css", "timeline.css", "speculation.css", "guide.css")
 SCRIPTS: Final = (
     "language.js",
     "address.js",
