@@ -7,7 +7,7 @@ distribution; the number comes from (seed, output position), see `random_numbers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -84,24 +84,13 @@ def probabilities(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
         logits: float32 [S, vocab].
         batch: parameters of the S rows, their temperatures above 0.
     """
-    vocab_size = logits.shape[-1]
     scaled = _scaled(logits, batch)
     weights = scaled.exp()
-    rows = np.flatnonzero(_is_cut(batch, vocab_size))
-    for row in rows:
-        weights[row] = _kept_weights(scaled[row : row + 1], weights[row].sum(), batch.rows(np.array([row])))
+    cut = np.flatnonzero(_is_cut(batch, logits.shape[-1]))
+    if cut.size:
+        for rows, kept, token_ids in _kept(scaled[cut], batch.rows(cut)):
+            weights[cut[rows]] = torch.zeros_like(scaled[cut[rows]]).scatter_(1, token_ids, kept)
     return weights / weights.sum(dim=-1, keepdim=True)
-
-
-def _kept_weights(scaled: torch.Tensor, total: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-    """Weights [vocab] of one row after its filters, zero where they cut."""
-    vocab_size = scaled.shape[-1]
-    for num_candidates in (min(NUM_CANDIDATES, vocab_size), vocab_size):
-        values, token_ids = scaled.topk(num_candidates, dim=-1)
-        kept, is_complete = _filter(values, total.reshape(1), batch, vocab_size)
-        if is_complete[0]:
-            break
-    return torch.zeros_like(scaled[0]).scatter_(0, token_ids[0], kept[0])
 
 
 def _is_cut(batch: SamplingBatch, vocab_size: int) -> np.ndarray:
@@ -122,18 +111,29 @@ def _draw_from_all(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
 
 def _draw_from_best(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """Sample from what min-p, top-k and top-p leave, looking at the best candidates only where they do."""
-    scaled = _scaled(logits, batch)
-    total = scaled.exp().sum(dim=-1)
-    num_candidates = min(NUM_CANDIDATES, logits.shape[-1])
-    values, token_ids = scaled.topk(num_candidates, dim=-1)
-    weights, is_complete = _filter(values, total, batch, logits.shape[-1])
-    tokens = token_ids.gather(1, _invert(weights, batch.uniforms).unsqueeze(1)).squeeze(1)
-    for row in np.flatnonzero(~is_complete):
-        one = batch.rows(np.array([row]))
-        order_values, order = scaled[row : row + 1].sort(dim=-1, descending=True)
-        weights, _ = _filter(order_values, total[row : row + 1], one, logits.shape[-1])
-        tokens[row] = order[0, _invert(weights, one.uniforms)[0]]
+    tokens = torch.empty(len(logits), dtype=torch.int64)
+    for rows, weights, token_ids in _kept(_scaled(logits, batch), batch):
+        places = _invert(weights, batch.uniforms[rows]).unsqueeze(1)
+        tokens[rows] = token_ids.gather(1, places).squeeze(1)
     return tokens
+
+
+def _kept(scaled: torch.Tensor, batch: SamplingBatch) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
+    """Yield groups of rows with the weights [G, C] that the filters leave, and the tokens of the C columns [G, C].
+
+    Which of equal logits stand first is decided here alone: `sample` and `probabilities` must agree on it.
+    """
+    total, vocab_size = scaled.exp().sum(dim=-1), scaled.shape[-1]
+    values, token_ids = scaled.topk(min(NUM_CANDIDATES, vocab_size), dim=-1)
+    weights, is_complete = _filter(values, total, batch, vocab_size)
+    rows = np.flatnonzero(is_complete)
+    if rows.size:
+        yield rows, weights[rows], token_ids[rows]
+    for row in np.flatnonzero(~is_complete):
+        here = slice(row, row + 1)
+        values, token_ids = scaled[here].sort(dim=-1, descending=True)
+        weights, _ = _filter(values, total[here], batch.rows(here), vocab_size)
+        yield np.array([row]), weights, token_ids
 
 
 def _filter(
