@@ -195,3 +195,31 @@ def test_tab_is_usable_in_chinese_on_a_narrow_page_in_the_light(drafting: Any, o
     page.locator("#wb-comparison-stop").focus()
     page.keyboard.press("Enter")
     expect(page.locator(".wb-badge")).to_be_visible()
+
+
+def test_timeline_shows_verified_drafts_and_the_inspector_lists_them(shown: Any):
+    service, page = shown
+    choose(page, "#wb-method", "draft_model")
+    before = service.recorder.latest.step_id if service.recorder.latest else -1
+    ask(page, PROMPT, max_tokens=NUM_TOKENS)
+    expect(finish_reason(page)).to_have_text("length")
+    records = service.recorder.since(before)
+    verified = [(record, state) for record in records for state in record.requests if state.num_draft_tokens]
+    name = verified[0][1].request_id
+    # An answer that ends within a draft leaves no token behind it: only the inspector tells that exactly.
+    whole = [(record.step_id, state) for record, state in verified if state.num_new_tokens > state.num_accepted_tokens]
+
+    page.locator('#wb-tabs button[data-tab-id="timeline"]').first.evaluate("button => button.click()")
+    page.wait_for_function(f"() => wb.recorded.history.last >= {records[-1].step_id}")
+    told = page.evaluate("name => wb.recorded.history.rowOf(name).verified", name)
+    shown_drafts = dict(zip(told["steps"], zip(told["accepted"], told["rejected"], strict=True), strict=True))
+    assert len(shown_drafts) == len(verified)
+    for step_id, state in whole:
+        rejected = state.num_draft_tokens - state.num_accepted_tokens
+        assert shown_drafts[step_id] == (state.num_accepted_tokens, rejected)
+
+    record, state = verified[0]
+    page.evaluate("step => wb.store.seek(step)", record.step_id)
+    reasons = page.locator('#wb-timeline [data-part="reasons"]')
+    expect(reasons).to_contain_text(f"{state.num_accepted_tokens} of {state.num_draft_tokens} drafted tokens accepted")
+    expect(page.locator('#wb-timeline [data-part="stepRows"]')).to_contain_text("Draft")

@@ -184,6 +184,7 @@ def test_step_in_detail_tells_times_tokens_blocks_and_reasons(service: FakeServi
         "step": 1,
         "started_s": 100.05,
         "duration_ms": pytest.approx(50.0),
+        "draft_ms": 0.0,
         "schedule_ms": 1.0,
         "execute_ms": pytest.approx(48.0),
         "update_ms": 1.0,
@@ -205,6 +206,7 @@ def test_step_in_detail_tells_times_tokens_blocks_and_reasons(service: FakeServi
             }
         ],
         "transfers": [],
+        "drafts": [],
         "lookups": {"looked_up": 0, "cached": 0},
     }
 

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.telemetry.test_history import random_run
@@ -114,3 +115,46 @@ def test_trace_tells_the_phases_of_a_request() -> None:
         ("preempted", 1_250_000.0, 50_000.0, None),
         ("decode", 1_300_000.0, 50_000.0, 1),
     ]
+
+
+def test_trace_tells_drafted_and_accepted_tokens_and_the_time_of_drafting() -> None:
+    live, history, records = LiveState(), History(Recorder()), []
+    live.reset(1, 4, 16)
+    history.begin(live)
+    running = RequestStatus.RUNNING
+    for step_id, states in enumerate(
+        (
+            (state("r1", running, num_scheduled_tokens=9, is_prefill=True, num_new_tokens=1),),
+            (
+                state(
+                    "r1", running, num_scheduled_tokens=5, num_new_tokens=3, num_draft_tokens=4, num_accepted_tokens=2
+                ),
+            ),
+            (
+                state(
+                    "r1", running, num_scheduled_tokens=3, num_new_tokens=1, num_draft_tokens=2, num_accepted_tokens=0
+                ),
+            ),
+        )
+    ):
+        told = msgspec.structs.replace(
+            record(step_id, *states, at_s=float(step_id)),
+            draft_s=0.25 if step_id else 0.0,
+            schedule_s=0.125,
+            execute_s=0.5,
+            update_s=0.0,
+        )
+        live.apply(told)
+        history.note(told, live)
+        records.append(told)
+    events = trace_of(history, records)
+    arguments = {event["name"]: event["args"] for event in events if event["ph"] == "X"}
+    assert arguments["prefill"] == {"tokens": 9}
+    assert arguments["decode"] == {"tokens": 8, "drafted": 6, "accepted": 2}
+    assert (arguments["step 1"]["drafted_tokens"], arguments["step 1"]["accepted_tokens"]) == (4, 2)
+    assert "drafted_tokens" not in arguments["step 0"]
+    scheduler = complete_events(events)[1]
+    drafting = [(start, end) for start, end, name in scheduler if name == "draft"]
+    assert [(end - start) / 1e9 for start, end in drafting] == [0.25, 0.25]
+    for spans in complete_events(events).values():
+        assert_nested(spans)

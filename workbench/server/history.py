@@ -117,6 +117,7 @@ def describe_step(record: StepRecord, keys: dict[str, int], words: Words) -> dic
         "step": record.step_id,
         "started_s": record.started_s,
         "duration_ms": record.duration_s * 1000,
+        "draft_ms": record.draft_s * 1000,
         "schedule_ms": record.schedule_s * 1000,
         "execute_ms": record.execute_s * 1000,
         "update_ms": record.update_s * 1000,
@@ -150,6 +151,11 @@ def describe_step(record: StepRecord, keys: dict[str, int], words: Words) -> dic
         ],
         "transfers": [
             [moved.kind.value, moved.source_id, moved.target_id, moved.request_id] for moved in record.transfers
+        ],
+        "drafts": [
+            [keys.get(state.request_id), state.request_id, state.num_draft_tokens, state.num_accepted_tokens]
+            for state in record.requests
+            if state.num_draft_tokens
         ],
         "lookups": {"looked_up": record.num_looked_up_tokens, "cached": record.num_cached_tokens},
     }

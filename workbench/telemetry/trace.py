@@ -33,14 +33,33 @@ _PHASES: Final = {
 }
 
 
+@dataclass(frozen=True)
+class _Tokens:
+    """Of one phase: computed, and of these drafted and accepted."""
+
+    computed: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def plus(self, more: _Tokens) -> _Tokens:
+        """Return the sum of both."""
+        return _Tokens(self.computed + more.computed, self.drafted + more.drafted, self.accepted + more.accepted)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Those that there are, for the arguments of an event."""
+        drafts = {"drafted": self.drafted, "accepted": self.accepted} if self.drafted else {}
+        return ({"tokens": self.computed} if self.computed else {}) | drafts
+
+
 @dataclass
 class _Life:
     """A request from its arrival, or the first step of the trace, to its end."""
 
     facts: RequestFacts
     start_ns: int
-    phases: list[tuple[str, int, int, int]] = field(default_factory=list)
-    """Name, start and end in nanoseconds, tokens computed."""
+    phases: list[tuple[str, int, int, _Tokens]] = field(default_factory=list)
+    """Name, start and end in nanoseconds, tokens."""
     is_admitted: bool = False
     has_failed: bool = False
 
@@ -48,11 +67,11 @@ class _Life:
     def end_ns(self) -> int:
         return self.phases[-1][2]
 
-    def add(self, name: str, start_ns: int, end_ns: int, tokens: int) -> None:
+    def add(self, name: str, start_ns: int, end_ns: int, tokens: _Tokens) -> None:
         """Go on with a phase, or begin another one."""
         if self.phases and self.phases[-1][0] == name and self.phases[-1][2] == start_ns:
             _, start_ns, _, before = self.phases.pop()
-            tokens += before
+            tokens = before.plus(tokens)
         self.phases.append((name, start_ns, end_ns, tokens))
 
 
@@ -81,7 +100,7 @@ def trace_events(
 ) -> Iterator[dict[str, Any]]:
     """Yield the events of a trace. Arguments as `encode_trace`."""
     bounds = _bounds_ns(records)
-    lives = _lives(bounds, rows, facts)
+    lives = _lives(records, bounds, rows, facts)
     origin = min([bounds[0][0], *(life.start_ns for life in lives)])
     yield _name("process_name", 0, engine)
     yield from _thread(SCHEDULER, "scheduler")
@@ -95,12 +114,15 @@ def trace_events(
 
 
 def _bounds_ns(records: Sequence[StepRecord]) -> list[tuple[int, int, int, int]]:
-    """Start of each step, ends of schedule and execute, and end; no step begins before the last one ended."""
+    """Start of each step, ends of schedule and execute, and end; no step begins before the last one ended.
+
+    Drafting comes first, then schedule.
+    """
     bounds: list[tuple[int, int, int, int]] = []
     ended = 0
     for record in records:
         start = max(ended, round(record.started_s * _NS))
-        scheduled = start + round(record.schedule_s * _NS)
+        scheduled = start + round(record.draft_s * _NS) + round(record.schedule_s * _NS)
         executed = scheduled + round(record.execute_s * _NS)
         ended = executed + round(record.update_s * _NS)
         bounds.append((start, scheduled, executed, ended))
@@ -116,8 +138,15 @@ def _step_events(record: StepRecord, start: int, scheduled: int, executed: int, 
         "decode_tokens": record.num_decode_tokens,
         "budget": record.max_num_batched_tokens,
     }
+    num_drafted = sum(state.num_draft_tokens for state in record.requests)
+    if num_drafted:
+        num_accepted = sum(state.num_accepted_tokens for state in record.requests)
+        numbers |= {"drafted_tokens": num_drafted, "accepted_tokens": num_accepted}
+    drafted = start + round(record.draft_s * _NS)
     yield _complete(f"step {record.step_id}", SCHEDULER, start, end, numbers)
-    yield _complete("schedule", SCHEDULER, start, scheduled, {})
+    if drafted > start:
+        yield _complete("draft", SCHEDULER, start, drafted, {})
+    yield _complete("schedule", SCHEDULER, drafted, scheduled, {})
     yield _complete("execute", SCHEDULER, scheduled, executed, {})
     yield _complete("update", SCHEDULER, executed, end, {})
     yield _counter("tokens", start, {"prefill": record.num_prefill_tokens, "decode": record.num_decode_tokens})
@@ -125,12 +154,16 @@ def _step_events(record: StepRecord, start: int, scheduled: int, executed: int, 
 
 
 def _lives(
-    bounds: Sequence[tuple[int, int, int, int]], rows: Sequence[StepRow], facts: Mapping[int, RequestFacts]
+    records: Sequence[StepRecord],
+    bounds: Sequence[tuple[int, int, int, int]],
+    rows: Sequence[StepRow],
+    facts: Mapping[int, RequestFacts],
 ) -> list[_Life]:
     """The requests in the order in which they began."""
     lives: dict[int, _Life] = {}
     admitted_here = {key for row in rows for key, _, _, flags, _ in row.unpack_entries() if flags & ADMITTED}
-    for index, (row, (start, _, _, end)) in enumerate(zip(rows, bounds, strict=True)):
+    for index, (record, row, (start, _, _, end)) in enumerate(zip(records, rows, bounds, strict=True)):
+        drafts = {state.request_id: state for state in record.requests if state.num_draft_tokens}
         present = row.unpack_entries()
         following = {entry[0] for entry in rows[index + 1].unpack_entries()} if index + 1 < len(rows) else set()
         for key, tokens, kind, flags, _ in present:
@@ -141,7 +174,11 @@ def _lives(
             was_admitted, life.is_admitted = life.is_admitted, life.is_admitted or bool(flags & ADMITTED)
             life.has_failed |= bool(flags & FAILED)
             phase = _PHASES.get(kind) or ("held" if was_admitted else "queued")
-            life.add(phase, start, bounds[index + 1][0] if key in following else end, tokens)
+            draft = drafts.get(life.facts.request_id)
+            told = _Tokens(tokens)
+            if draft is not None and kind == step_rows.DECODE:
+                told = _Tokens(tokens, draft.num_draft_tokens, draft.num_accepted_tokens)
+            life.add(phase, start, bounds[index + 1][0] if key in following else end, told)
     return sorted(lives.values(), key=lambda life: (life.start_ns, life.facts.key))
 
 
@@ -151,7 +188,7 @@ def _begin(facts: RequestFacts, start_ns: int, flags: int) -> _Life:
     arrived_ns = min(start_ns, round(facts.arrival_s * _NS))
     life = _Life(facts, arrived_ns)
     if arrived_ns < start_ns:
-        life.add("queued", arrived_ns, start_ns, 0)
+        life.add("queued", arrived_ns, start_ns, _Tokens())
     return life
 
 
@@ -177,7 +214,7 @@ def _life_events(life: _Life, thread: int, origin: int) -> Iterator[dict[str, An
     numbers = {"family": facts.family, "priority": facts.priority, "colour": facts.slot, "failed": life.has_failed}
     yield _complete(facts.request_id, thread, life.start_ns - origin, life.end_ns - origin, numbers)
     for name, start, end, tokens in life.phases:
-        yield _complete(name, thread, start - origin, end - origin, {"tokens": tokens} if tokens else {})
+        yield _complete(name, thread, start - origin, end - origin, tokens.numbers)
 
 
 def _complete(name: str, thread: int, start_ns: int, end_ns: int, numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,11 +83,13 @@
     const at = (name) => history.at(name, step);
     wb.dom.rows(parts.stepRows, [
       [words("inspector.duration"), milliseconds(at("duration"))],
+      ...(told && told.draft_ms ? [[words("inspector.draft"), milliseconds(told.draft_ms)]] : []),
       ...(told ? [[words("inspector.execute"), milliseconds(told.execute_ms)], [words("inspector.rest"), milliseconds(told.schedule_ms + told.update_ms)]] : []),
       [words("inspector.scheduled"), `${count(at("scheduled"))} / ${count(at("budget"))}`],
       [words("inspector.prefill"), count(at("prefill"))],
       [words("inspector.decode"), count(at("decode"))],
       [words("inspector.running"), `${count(at("running"))} / ${count(at("waiting"))}`],
+      ...(told && told.drafts.length ? [[words("inspector.drafts"), accepted(told.drafts)]] : []),
       ...(told ? memory(told) : []),
     ]);
     const share = (name) => `${(100 * at(name)) / Math.max(1, at("budget"), at("scheduled"))}%`;
@@ -111,7 +113,7 @@
     const reasons = told ? told.explanations : [];
     const isFolded = parts.reasonsMore.getAttribute("aria-expanded") !== "true";
     const kept = isFolded ? reasons.filter((_, i) => !isBehind(reasons, i)) : reasons;
-    const lines = told ? [...kept.map(explained), ...summed(history, step), ...moved(told.transfers)] : [];
+    const lines = told ? [...kept.map(explained), ...verified(told.drafts), ...summed(history, step), ...moved(told.transfers)] : [];
     const numFolded = reasons.filter((_, i) => isBehind(reasons, i)).length;
     wb.dom.hide(parts.reasonsMore, !numFolded);
     wb.dom.setText(parts.reasonsMore, words(isFolded ? "inspector.unfold" : "inspector.fold", { count: wb.format.count(numFolded) }));
@@ -138,7 +140,7 @@
     const [from, to] = history.entriesOf(step);
     const all = { [PREFILL]: { requests: 0, tokens: 0 }, [DECODE]: { requests: 0, tokens: 0 } };
     for (let i = from; i < to; i++) {
-      if (!e.tokens[i] || !all[e.kind[i]]) continue;
+      if (!e.tokens[i] || !all[e.kind[i]] || (e.kind[i] === DECODE && e.tokens[i] > 1)) continue;
       all[e.kind[i]].requests++;
       all[e.kind[i]].tokens += e.tokens[i];
     }
@@ -149,6 +151,21 @@
       return [{ name, label: words(`inspector.${name}`), rule, key: null, id: null, color }];
     };
     return [...line("computed", PREFILL, "prefill"), ...line("decoded", DECODE, "decode")];
+  }
+
+  /** "3 of 8": accepted of all tokens that were drafted for the step. */
+  function accepted(drafts) {
+    const sum = (place) => drafts.reduce((total, draft) => total + draft[place], 0);
+    return wb.timelineWords("tip.of", { part: wb.format.count(sum(3)), whole: wb.format.count(sum(2)) });
+  }
+
+  /** Drafts that the step verified, one line for each request. */
+  function verified(drafts) {
+    const words = wb.timelineWords, { count } = wb.format;
+    return drafts.map(([key, id, drafted, accepted]) => ({
+      name: `draft/${id}`, label: words("inspector.verified"), key, id, color: "accepted",
+      rule: words("inspector.drafted", { accepted: count(accepted), drafted: count(drafted) }),
+    }));
   }
 
   function moved(transfers) {
@@ -209,6 +226,7 @@
       [words("request.ttft"), since(row.firstTokenS)],
       [words("request.prefill"), row.prefillSteps ? chunks : "–"],
       [words("request.decode"), words(row.decodeSteps === 1 ? "request.one_step" : "request.steps", { count: count(row.decodeSteps) })],
+      ...(row.draftTokens ? [[words("request.drafts"), words("tip.of", { part: count(row.acceptedTokens), whole: count(row.draftTokens) })]] : []),
       [words("request.output"), words(row.outputTokens === 1 ? "request.one_token" : "request.tokens", { count: count(row.outputTokens) })],
       [words("request.preempted"), times ? words("request.lost", { times: count(times), lost }) : words("request.never")],
       ...(row.isEnded ? [[words("request.ended"), `${words("request.arrived_at", { step: count(row.endedAt) })}, ${words(row.isFailed ? "kind.failed" : "kind.finished")}`]] : []),

@@ -10,7 +10,7 @@
     dark: ["#24405f", "#3c6080", "#6b8288", "#a5a77d", "#d9c466", "#fdea45"],
     light: ["#fbe36b", "#d9bd4c", "#9c9b6d", "#6a7c86", "#3a5a80", "#16305c"],
   };
-  const VARIABLES = ["prefill", "decode", "preempted", "shared", "cached", "cached-bg", "free", "cursor", "grid", "canvas", "live", "error", "copied", "swapped"];
+  const VARIABLES = ["prefill", "decode", "preempted", "shared", "cached", "cached-bg", "free", "cursor", "grid", "canvas", "live", "error", "copied", "swapped", "accepted", "rejected"];
 
   let colors = null;
   /** A picture that was painted with colours of another `stamp` is out of date, and the fonts may have come since. */

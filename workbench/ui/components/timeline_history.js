@@ -16,6 +16,15 @@
   const FIRST_SEEN = 1, RESUMED = 4, PREEMPTED_NOW = 8, SWAPPED_NOW = 16, FINISHED = 32, FAILED = 64;
   const isHeld = (kind) => kind === PREEMPTED || kind === SWAPPED;
 
+  /** The draft that a step verified for a request, null without one: a decode computes one token, and each drafted one.
+   *  What is new are the accepted ones and one more. (An answer may end within its draft; its last token then counts
+   *  as that one here, and as accepted in the inspector, which knows.)
+   */
+  function draftOf({ kind, tokens, newTokens }) {
+    if (kind !== DECODE || tokens < 2) return null;
+    return { drafted: tokens - 1, accepted: Math.max(0, Math.min(tokens, newTokens) - 1) };
+  }
+
   class HistoryError extends Error {}
 
   /** Typed arrays of one length that double when they are full. */
@@ -66,6 +75,9 @@
       this.prefillTokens = this.prefillSteps = this.decodeSteps = this.outputTokens = 0;
       this.scheduledS = this.firstTokenS = this.heldSinceS = null;
       this.lostS = 0;
+      /** Steps that verified a draft, with its accepted and rejected tokens, as parallel lists. */
+      this.verified = { steps: [], accepted: [], rejected: [] };
+      this.longestDraft = this.draftTokens = this.acceptedTokens = 0;
     }
 
     get numRuns() { return this.kinds.length; }
@@ -97,6 +109,8 @@
       if (this.first < 0) { this.first = step; this.isWhole = (flags & FIRST_SEEN) !== 0; }
       this.last = step;
       this.count(kind, tokens, newTokens);
+      const draft = draftOf(entry);
+      if (draft) this.verify(step, draft.drafted, draft.accepted);
       if (tokens && this.scheduledS === null) this.scheduledS = startedS;
       if (newTokens && this.firstTokenS === null) this.firstTokenS = endedS;
       if (flags & PREEMPTED_NOW) { this.preemptedAt.push(step); this.heldSinceS = startedS; }
@@ -108,6 +122,16 @@
       if (kind === PREFILL && tokens) { this.prefillTokens += tokens; this.prefillSteps++; }
       if (kind === DECODE && tokens) this.decodeSteps++;
       this.outputTokens += newTokens;
+    }
+
+    verify(step, drafted, accepted) {
+      const { steps, accepted: up, rejected: down } = this.verified;
+      steps.push(step);
+      up.push(accepted);
+      down.push(drafted - accepted);
+      this.longestDraft = Math.max(this.longestDraft, drafted);
+      this.draftTokens += drafted;
+      this.acceptedTokens += accepted;
     }
 
     /** Seconds for which it was preempted, up to `nowS` when it still is. */
@@ -287,5 +311,5 @@
     return { view, instance: view.getUint32(8, true), epoch: view.getUint32(12, true), first: view.getInt32(16, true), numSteps, numEntries, json };
   }
 
-  wb.timelineHistory = { History, HistoryError, WAITED, PREFILL, DECODE, PREEMPTED, SWAPPED, RESUMED, PREEMPTED_NOW, SWAPPED_NOW, isHeld };
+  wb.timelineHistory = { draftOf, History, HistoryError, WAITED, PREFILL, DECODE, PREEMPTED, SWAPPED, RESUMED, PREEMPTED_NOW, SWAPPED_NOW, isHeld };
 })((window.wb = window.wb || {}));

@@ -1,5 +1,6 @@
 /* One row for each request: queued hollow, prefill one cell a step, decode a line, preemption a notch with a dotted
- * line to the step that resumed it (dashed where its context was kept in host memory), the end a tick.
+ * line to the step that resumed it (dashed where its context was kept in host memory), the end a tick. A verified
+ * draft stands on the decode line: accepted tokens above it, rejected ones below.
  */
 (function (wb) {
   "use strict";
@@ -9,6 +10,8 @@
   const CELL_GAP = 0.75;
   const NOTCH_PIXELS = 6;
   const ARROW_PIXELS = 8;
+  /** Height of an accepted token, and of a rejected one against it; a long draft is drawn smaller, to stay in its row. */
+  const ACCEPTED_PIXELS = 2, REJECTED_SHARE = 0.875, VERIFY_ROOM = 8;
 
   const STATES = {
     all: () => true,
@@ -95,6 +98,39 @@
     g.fillRect(x, middle - 1, Math.max(1, end - x), 3);
   }
 
+  /** Verified drafts: accepted tokens above the line, rejected ones below. Steps that share pixels show the most of each. */
+  function drawVerified(g, row, axis, middle) {
+    const { steps, accepted, rejected } = row.verified;
+    if (!steps.length) return;
+    const c = wb.palette.colors(), [from, to] = axis.visible();
+    const unit = Math.min(ACCEPTED_PIXELS, VERIFY_ROOM / row.longestDraft);
+    let x = -Infinity, width = 0, up = 0, down = 0;
+    const paint = () => {
+      g.fillStyle = c.accepted;
+      if (up) g.fillRect(x, middle - 1 - up * unit, width, up * unit);
+      g.fillStyle = c.rejected;
+      if (down) g.fillRect(x, middle + 2, width, down * unit * REJECTED_SHARE);
+    };
+    for (let i = firstAt(steps, Math.max(from, axis.history.first)); i < steps.length && steps[i] <= to; i++) {
+      const at = axis.x(steps[i]), wide = axis.endX(steps[i]) - at;
+      if (at < x + 1) { up = Math.max(up, accepted[i]); down = Math.max(down, rejected[i]); continue; }
+      paint();
+      [x, width, up, down] = [at, Math.max(1, wide - (wide >= CELL_PIXELS ? CELL_GAP : 0)), accepted[i], rejected[i]];
+    }
+    paint();
+  }
+
+  /** Place of the first of ascending steps that is not before `step`. */
+  function firstAt(steps, step) {
+    let low = 0, high = steps.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (steps[middle] < step) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
   /** Queued: hollow. A running request that a step left out: only its outline's base. */
   function drawWaiting(g, x, end, middle, isQueue) {
     g.strokeStyle = wb.palette.colors().subdued;
@@ -156,7 +192,7 @@
       drawName(g, row, layout, y, middleOf(i), { isSelected: row.key === state.key, isPointed: row.key === state.pointed, isMine });
     });
     clip(g, layout, layout.rowsTop - 8, layout.rowsEnd - layout.rowsTop + 8, () => {
-      shown.forEach((row, i) => { drawRuns(g, row, axis, middleOf(i)); drawEnd(g, row, axis, middleOf(i)); });
+      shown.forEach((row, i) => { drawRuns(g, row, axis, middleOf(i)); drawVerified(g, row, axis, middleOf(i)); drawEnd(g, row, axis, middleOf(i)); });
     });
     if (layout.firstRow > 0) label(g, wb.timelineWords("timeline.earlier", { count: layout.firstRow }), 0, layout.rowsTop - 8, c.subdued);
     const later = rows.length - layout.firstRow - shown.length;

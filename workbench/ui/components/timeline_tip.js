@@ -43,6 +43,8 @@
     const entry = history.entryOf(step, row.key);
     const pairs = [[words("tip.step"), count(step)], [words("tip.duration"), wb.inspector.milliseconds(history.at("duration", step))]];
     if (entry && entry.tokens) pairs.push([words("tip.tokens"), count(entry.tokens)]);
+    const draft = entry && wb.timelineHistory.draftOf(entry);
+    if (draft) pairs.push([words("tip.draft"), words("tip.of", { part: count(draft.accepted), whole: count(draft.drafted) })]);
     if (entry && entry.newTokens) pairs.push([words("tip.new_tokens"), count(entry.newTokens)]);
     if (entry && !entry.tokens) {
       const key = wb.timelineHistory.isHeld(entry.kind) ? "tip.preempted_at" : "tip.waited";
