@@ -120,16 +120,18 @@ def test_rows_of_a_step_are_those_with_enough_rows_before_them(head):
 
 
 def test_head_from_the_target_begins_as_its_last_layer(target):
-    """With nothing of the token, and the state as the stream, the layer is the target's own."""
-    vocabulary = torch.arange(0, 269, 3)
-    head = TrainingHead.from_target(target.model, vocabulary)
+    """With nothing of the token, and the state without the final norm's weights as the stream."""
+    head = TrainingHead.from_target(target.model, torch.arange(0, 269, 3))
     weights = target.model.weights
-    assert torch.equal(head.qkv, weights.layers[-1].qkv.dense())
-    assert torch.equal(head.down, weights.layers[-1].down.dense())
+    layer = weights.layers[-1]
+    assert torch.equal(head.qkv, layer.qkv.dense())
+    assert torch.equal(head.gate_up, layer.gate_up.dense())
+    assert torch.allclose(30 * head.output, layer.output.dense())
+    assert torch.allclose(30 * head.down, layer.down.dense())
     assert torch.equal(head.final_norm, weights.final_norm)
     assert torch.equal(head.head, weights.head.dense()[::3])
     state = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(head._fuse(torch.tensor([5, 6, 7, 8, 9]), state), state)
+    assert torch.allclose(head._fuse(torch.tensor([5, 6, 7, 8, 9]), state * weights.final_norm), state, atol=1e-6)
 
 
 def test_trained_are_the_heads_own_weights_only(head):

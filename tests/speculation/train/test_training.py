@@ -11,6 +11,7 @@ import torch
 
 from kernels.ops import load_backend
 from tests.models.tiny_gguf import write_tiny_gguf
+from tests.speculation.tiny_head import random_head
 from workbench.config import EngineConfig
 from workbench.engine.loading import engine_thread_mode, load_engine
 from workbench.engine.messages import RequestFinished, Submit, TokenEvent
@@ -95,8 +96,8 @@ def test_interrupted_training_ends_with_the_same_weights(
 
 
 def test_training_makes_the_loss_smaller_and_leaves_the_target_alone(target, examples, tmp_path):
-    settings = replace(SETTINGS, num_epochs=20)
-    head, run = training(target, examples, tmp_path, settings)
+    head = random_head(target.model, num_tokens=269)
+    run = Training(head, examples, replace(SETTINGS, num_epochs=20), tmp_path, {})
     losses: list[float] = []
     counts: list[int] = []
 
@@ -105,7 +106,7 @@ def test_training_makes_the_loss_smaller_and_leaves_the_target_alone(target, exa
         counts.append(num_tokens)
 
     run.run(note, 1e9)
-    assert losses[-1] < losses[0] - 0.2  # what is left is the entropy of a random model
+    assert losses[-1] < losses[0] - 0.5  # what is left is the entropy of a random model
     assert sum(counts) == 20 * sum(one.num_generated - 1 for one in examples.sequences)
     assert torch.equal(head.embedding, target.model.weights.embedding.dense())
     assert read_checkpoint(tmp_path).step == 60
@@ -174,7 +175,7 @@ def test_exported_file_tells_how_it_was_trained_and_what_it_is_worth(trained, da
     assert facts["settings"]["objective"]["num_steps"] == 3
     assert facts["held_out_coverage"] > 0.8
     assert facts["held_out"]["num_positions"] == num_tokens - 6
-    assert facts["held_out"]["agreement"] > facts["reports"][0]["agreement"] + 0.1
+    assert facts["held_out"]["agreement"] > facts["reports"][0]["agreement"] + 0.05
     assert len(facts["held_out"]["by_position"]) == 4
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,13 @@ from torch import nn
 
 from kernels.ops import DecoderLayerShape
 from workbench.models.llama import LlamaForCausalLM
+
+STREAM_SIZE: Final = 30.0
+"""Root mean square of the stream that enters SmolLM2-135M's last layer (measured); a normed state's is about 1.
+
+18 steps on 4,300 tokens left a held-out loss of 6.1, and 6.8 where the head began with the identity and the
+layer as it is.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,9 @@ class TrainingHead(nn.Module):
     def from_target(cls, target: LlamaForCausalLM, vocabulary: torch.Tensor) -> TrainingHead:
         """Return a head that begins as the target's last layer and final norm, and passes the hidden state through.
 
-        Biases of the target's layer are left out: a head has none.
+        The final norm's weights are taken out of the state, which leaves the target's stream but for its size.
+        What the layer adds is made smaller by `STREAM_SIZE`, or it would drown what passes through. Biases of
+        the target's layer are left out: a head has none.
         """
         config, weights = target.config, target.weights
         head = cls(
@@ -108,11 +118,13 @@ class TrainingHead(nn.Module):
         )
         layer = weights.layers[-1]
         with torch.no_grad():
-            head.fuse[:, config.hidden_size :] = torch.eye(config.hidden_size)
+            head.fuse[:, config.hidden_size :] = torch.diag(1 / weights.final_norm)
             for name in ("input_norm", "post_attention_norm"):
                 getattr(head, name).copy_(getattr(layer, name))
             for name in ("qkv", "output", "gate_up", "down"):
                 getattr(head, name).copy_(getattr(layer, name).dense())
+            head.output.div_(STREAM_SIZE)
+            head.down.div_(STREAM_SIZE)
             head.final_norm.copy_(weights.final_norm)
         return head
 
@@ -131,7 +143,7 @@ class TrainingHead(nn.Module):
             pieces: the texts whose rows follow each other.
             num_steps: tokens drafted from every position.
         """
-        rows, is_last = _drafted_rows(pieces)
+        rows, is_last = drafted_rows(pieces)
         positions = torch.cat([torch.arange(piece.num_rows) for piece in pieces])
         attention = _Attention(self.shape, pieces)
         residual = self._fuse(token_ids, features)
@@ -150,9 +162,12 @@ class TrainingHead(nn.Module):
 
     # --------------------------------------------------------------------------- the layer
 
+    def inputs(self, token_ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """Token ids int64 [S] and states [S, C] → what `fuse` takes, [S, 2 * C]."""
+        return torch.cat([self._norm(self.embedding[token_ids], self.token_norm), features], dim=-1)
+
     def _fuse(self, token_ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        embedded = self._norm(self.embedding[token_ids], self.token_norm)
-        return F.linear(torch.cat([embedded, features], dim=-1), self.fuse)
+        return F.linear(self.inputs(token_ids, features), self.fuse)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, x.shape[-1:], weight, self.shape.eps)
@@ -229,7 +244,7 @@ class _Attention:
         return found.flatten(0, 1).transpose(0, 1)
 
 
-def _drafted_rows(pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
+def drafted_rows(pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rows that are drafted for, int64 [A], and whether each is the last of its piece, bool [A]."""
     rows, is_last, start = [], [], 0
     for piece in pieces:

@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> None:
     from workbench.speculation.train.features import FeatureFiles
     from workbench.speculation.train.head_module import TrainingHead
     from workbench.speculation.train.target import load_target
-    from workbench.speculation.train.training import Training
+    from workbench.speculation.train.training import CHECKPOINT, Training
+    from workbench.speculation.train.warm_start import FITTED_TOKENS, fit_fuse
 
     texts, held_out = read_data(args.data), read_data(args.held_out)
     target = load_target(args.model)
@@ -89,6 +90,9 @@ def run(args: argparse.Namespace) -> None:
     head = TrainingHead.from_target(target.model, torch.tensor(vocabulary))
     del target
     examples = Examples(texts, features, args.prompt_weight)
+    if not (args.out / CHECKPOINT).exists():
+        order = Examples(texts, features).order(args.seed, 0, args.batch_tokens)
+        fit_fuse(head, (examples.batch(numbers) for numbers in order[: FITTED_TOKENS // args.batch_tokens]))
     training = Training(head, examples, settings_from(args), args.out, facts)
     log(f"{training.step:,} of {training.num_steps:,} steps are done already")
     watch = Watch(training, head, Examples(held_out, held_out_features), args.report_every, args.report_tokens)
