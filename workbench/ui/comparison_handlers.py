@@ -25,6 +25,7 @@ from workbench.ui.figures.speculation import MeasuredSpeedup
 from workbench.ui.localized import texts_for
 from workbench.ui.notes import note
 from workbench.ui.sampling_form import FIELDS, priority_of, sampling_params, speculation_settings
+from workbench.ui.speculation_controls import METHOD_WORDS
 from workbench.ui.texts import Texts
 from workbench.ui.turns import AnswerSettings
 
@@ -180,11 +181,12 @@ class ComparisonHandlers:
         ]
         if costs is None and not measured:
             return {}
-        about = say("dots measured in this tab with {method}", method=method)
+        called = say(dict(METHOD_WORDS)[method])
+        about = say("dots measured in this tab with {method}", method=called)
         if costs is not None:
             about = say(
                 "dots measured in this tab with {method}; line from this run: a {a}, c {c}, v {v}",
-                method=method,
+                method=called,
                 a=f"{costs.acceptance:.2f}",
                 c=f"{costs.draft:.2f}",
                 v=f"{costs.verify:.2f}",

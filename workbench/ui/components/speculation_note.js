@@ -6,8 +6,19 @@
 
   const NAMES = { ngram: "ngram", draft_model: "draft", eagle: "eagle", hybrid: "hybrid" };
 
+  const NO_HEAD = "there is no trained head for ";
+
+  /** A reason of the engine's in the visitor's language, where the page has words for it. */
+  function inWords(reason) {
+    if (reason.startsWith(NO_HEAD)) return text("there is no trained head for {model}", { model: reason.slice(NO_HEAD.length) });
+    if (reason.endsWith("(draft_model)")) return text("this engine was started without a draft model (draft_model)");
+    if (reason.endsWith("(eagle_head)")) return text("this engine was started without a trained head (eagle_head)");
+    return reason;
+  }
+
   /** [method, why it is not available], of those that are not. Nothing is known before an engine is loaded. */
-  const missing = () => Object.entries((wb.store.service && wb.store.service.speculation) || {}).filter(([, reason]) => reason);
+  const missing = () => Object.entries((wb.store.service && wb.store.service.speculation) || {})
+    .filter(([, reason]) => reason).map(([method, reason]) => [method, inWords(reason)]);
 
   /** All radio buttons of the page that choose a method. */
   function mark(reasons) {
