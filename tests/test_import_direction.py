@@ -57,7 +57,7 @@ RULES = (
     ),
     Rule("workbench.foreign_kernels", (), only=()),
     Rule("workbench.models", ("kernels", *BASE), never=PAGE_LIBRARIES),
-    Rule("workbench.speculation", ("kernels", *BASE), never=PAGE_LIBRARIES),
+    Rule("workbench.speculation", ("kernels", *BASE, "workbench.speculation_params"), never=PAGE_LIBRARIES),
     # Programs that make data for the package above, by driving the engine. Nothing else imports them; see PROGRAMS.
     Rule(
         "workbench.speculation.train",
