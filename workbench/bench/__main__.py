@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from workbench.bench import context, exactness, peers, prefix, scheduler, telemetry, throughput
+from workbench.bench import context, exactness, peers, prefix, scheduler, speculation, telemetry, throughput
 from workbench.bench.command_line import log, reserved_stdout
 from workbench.bench.kernels import command as kernels
 from workbench.bench.page import command as page
@@ -26,6 +26,7 @@ COMMANDS = {
     "peers": peers,
     "prefix": prefix,
     "scheduler": scheduler,
+    "speculation": speculation,
     "telemetry": telemetry,
     "page": page,
 }

@@ -23,8 +23,8 @@ LIBRARIES: Final = ("torch", "numba", "numpy", "transformers", "gguf", "gradio")
 class Report:
     """One measurement: figures, and everything needed to understand and repeat it."""
 
-    figures: Mapping[str, float]
-    """Flat names that end in their unit (`ttft_p50_ms`) → numbers."""
+    figures: Mapping[str, float | None]
+    """Flat names that end in their unit (`ttft_p50_ms`) → numbers; None where the settings say why there is none."""
     settings: Mapping[str, Any]
     """What was run: workload, engine configuration, seeds."""
     environment: Mapping[str, Any]
@@ -46,7 +46,9 @@ class Report:
         return "\n".join(lines)
 
 
-def _readable(value: float) -> str:
+def _readable(value: float | None) -> str:
+    if value is None:
+        return "—"
     return str(value) if isinstance(value, int) else f"{value:,.2f}"
 
 

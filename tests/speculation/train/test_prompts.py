@@ -13,6 +13,7 @@ from pydoc_data.topics import topics
 import pytest
 
 from workbench.bench.prompts import CHATS, RAW, english_text
+from workbench.bench.speculation_prompts import TEXTS
 from workbench.bench.workloads import QUESTIONS
 from workbench.speculation.train.parts import DIVIDED_FROM, Part, entries_of, is_training_topic
 from workbench.speculation.train.prompts import (
@@ -150,6 +151,7 @@ def test_no_passage_stands_in_a_topic_that_perplexity_is_measured_on(texts):
 
 def test_no_prompt_of_the_benchmarks_or_of_the_page_occurs(made):
     judged = [*QUESTIONS, *RAW.values(), *(suggestion.text for suggestion in SUGGESTIONS)]
+    judged += itertools.chain(*TEXTS.values())
     judged += [message["content"] for messages in CHATS.values() for message in messages]
     short = [text for text in map(plain, judged) if len(text.split()) < 3]
     every_turn = [plain(turn) for part in Part for one in made[part] for turn in (*one.turns, one.system or "")]
@@ -161,7 +163,8 @@ def test_no_prompt_of_the_benchmarks_or_of_the_page_occurs(made):
 
 
 def test_no_prompt_holds_a_passage_that_the_benchmarks_or_the_page_use(made):
-    theirs = runs_of_words([english_text(), *QUESTIONS, *(one.text for one in SUGGESTIONS)])
+    asked = [*QUESTIONS, *itertools.chain(*TEXTS.values()), *(one.text for one in SUGGESTIONS)]
+    theirs = runs_of_words([english_text(), *asked])
     mine = runs_of_words(turn for part in Part for one in made[part] for turn in one.turns)
 
     assert len(theirs) > 1500
