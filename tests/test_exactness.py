@@ -14,6 +14,9 @@ from workbench.bench.exactness import ALL_SETTINGS, MAX_TIE_FRACTION, NUM_NEW_TO
 from workbench.bench.golden import Golden, load_golden
 from workbench.bench.prompts import exactness_prompts
 from workbench.bench.reference import ReferenceModel
+from workbench.bench.speculation_prompts import speculation_prompts
+from workbench.bench.speculative_exactness import Place, SpeculativeSetting, compare_speculative, plain_answers
+from workbench.llm import LLM
 from workbench.models.gguf_file import GGUFFile
 from workbench.models.tokenizer import Tokenizer
 
@@ -33,6 +36,16 @@ BATCHES = (
     Setting(True, 16, 16, True, False, "swap"),
     Setting(True, 16, 2048, False, False),
 )
+
+DRAFTS = {
+    Place(False, False): ((1, 8, False), (5, 1, False), (8, 8, True)),
+    Place(False, True): ((2, 8, False), (3, 1, False), (4, 8, False)),
+    Place(True, False): ((6, 8, False),),
+    Place(True, True): ((7, 8, False),),
+}
+"""(most drafted tokens, requests together, adaptive) of prompt look-up, by the engine they run in."""
+NUM_DRAFTED = 32
+"""Tokens of each answer with drafts."""
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +100,44 @@ def test_answers_equal_the_reference_when_batched(setting: Setting, golden: Gold
     assert len(result.ties) <= MAX_TIE_FRACTION * result.num_positions
     assert (result.num_preemptions > 0) == setting.is_preempting
     assert (result.num_swapped_blocks > 0) == (setting.preemption_mode == "swap")
+
+
+@pytest.fixture(scope="module")
+def drafted_prompts(golden: Golden, default_model_path: Path):
+    """A few of every kind, those among them that are answered by copying."""
+    own = speculation_prompts(Tokenizer(GGUFFile(default_model_path).metadata), per_kind=3)
+    short = [case for case in golden.cases if len(case.prompt_token_ids) < 70][:4]
+    return {case.name: case.prompt_token_ids for case in short} | {
+        prompt.name: prompt.token_ids for prompt in own if prompt.kind == "copy"
+    }
+
+
+@pytest.fixture(scope="module")
+def undrafted(drafted_prompts):
+    with LLM() as llm:
+        return plain_answers(llm, drafted_prompts, NUM_DRAFTED)
+
+
+def test_sample_of_drafts_holds_every_count_and_every_engine_with_each_number_of_requests():
+    assert {count for settings in DRAFTS.values() for count, _, _ in settings} == set(range(1, 9))
+    assert {(place, size) for place, settings in DRAFTS.items() for _, size, _ in settings} == {
+        (place, size) for place in DRAFTS for size in (1, 8) if size > 1 or not place.has_small_pool
+    }
+
+
+@pytest.mark.parametrize("place", DRAFTS, ids=str)
+def test_drafts_do_not_change_greedy_answers(place: Place, drafted_prompts, undrafted):
+    with LLM(**place.engine_fields(drafted_prompts, NUM_DRAFTED)) as llm:
+        for count, size, is_adaptive in DRAFTS[place]:
+            setting = SpeculativeSetting("ngram", count, is_adaptive, size, place)
+
+            result = compare_speculative(llm, setting, drafted_prompts, undrafted)
+
+            assert result.mismatches == (), setting
+            assert result.num_positions == NUM_DRAFTED * 7 * (2 if place.has_prefix_cache else 1)
+            assert (result.num_preemptions > 0) == place.has_small_pool, setting
+            assert (result.num_cached_tokens > 0) == place.has_prefix_cache, setting
+            assert is_adaptive or result.num_accepted_tokens > 0, setting
 
 
 @pytest.mark.slow_reference

@@ -103,7 +103,7 @@ def failure(
     results: dict[Setting, Comparison] | None = None, searches: dict[str, list[str]] | None = None
 ) -> str | None:
     golden = Golden("0" * 64, {"transformers": "5", "torch": "2"}, (CASE,))
-    return _report(results or {}, searches or {}, golden, "recorded").failure
+    return _report(results or {}, searches or {}, golden, "recorded", {}).failure
 
 
 def test_report_fails_when_ties_exceed_one_percent():

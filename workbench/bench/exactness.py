@@ -1,5 +1,7 @@
 """Greedy answers and beams against Hugging Face `generate`, token for token, over every combination of settings.
 
+Then greedy answers with drafts against those without, over every way of drafting: see `speculative_exactness`.
+
 Where the reference itself is within 1e-3 of a tie, the other token is accepted; the engine is then
 asked again with the reference's tokens as context, so that everything after it is compared too.
 """
@@ -16,6 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workbench.bench.command_line import log
 from workbench.bench.report import Report, describe_environment
+from workbench.bench.speculative_exactness import (
+    SpeculativeComparison,
+    SpeculativeSetting,
+    failures_of,
+    figures_of,
+    run_speculation,
+)
 from workbench.config import BLOCK_SIZES, DEFAULT_MODEL, KV_LAYOUTS
 from workbench.models.default_model import resolve_model_path
 from workbench.sampling_params import SamplingParams
@@ -126,7 +135,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--record", action="store_true", help="derive the reference answers, write tests/golden, stop")
     source.add_argument("--golden", action="store_true", help="take the recorded answers instead of deriving them now")
-    parser.add_argument("--only", metavar="TEXT", help="only settings whose name contains this: small, swap, beams, …")
+    parser.add_argument(
+        "--only", metavar="TEXT", help="only settings whose name contains this: small, swap, beams, ngram, …"
+    )
+    parser.add_argument("--draft", metavar="MODEL", help="a draft model, to draft with it too")
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -157,7 +169,19 @@ def run(args: argparse.Namespace) -> Report:
         for line in (*result.mismatches, *result.ties):
             log(f"    {line}")
     searches = {} if args.record or only not in "beams" else run_beams(beam_cases)
-    return _report(results, searches, golden, "recorded" if args.golden else "derived in this run")
+    drafted = {} if args.record else run_speculation(_drafted_prompts(path, golden), only, args.draft)
+    return _report(results, searches, golden, "recorded" if args.golden else "derived in this run", drafted)
+
+
+def _drafted_prompts(path: Path, golden: Golden) -> dict[str, Sequence[int]]:
+    """Return the prompts of all other comparisons, and those that are answered by copying."""
+    from workbench.bench.speculation_prompts import speculation_prompts
+    from workbench.models.gguf_file import GGUFFile
+    from workbench.models.tokenizer import Tokenizer
+
+    own = speculation_prompts(Tokenizer(GGUFFile(path).metadata))
+    prompts: dict[str, Sequence[int]] = {case.name: case.prompt_token_ids for case in golden.cases}
+    return prompts | {prompt.name: prompt.token_ids for prompt in own if prompt.kind == "copy"}
 
 
 def derive_golden(path: Path) -> tuple[Golden, tuple[BeamCase, ...]]:
@@ -245,7 +269,13 @@ def compare(case: GoldenCase, answer: Sequence[int], continue_from: Continue, co
         actual = [*forced, *(continue_from([*case.prompt_token_ids, *forced], rest) if rest else ())]
 
 
-def _report(results: dict[Setting, Comparison], searches: dict[str, list[str]], golden: Golden, source: str) -> Report:
+def _report(
+    results: dict[Setting, Comparison],
+    searches: dict[str, list[str]],
+    golden: Golden,
+    source: str,
+    drafted: dict[SpeculativeSetting, SpeculativeComparison],
+) -> Report:
     num_positions = sum(result.num_positions for result in results.values())
     num_ties = sum(len(result.ties) for result in results.values())
     num_mismatches = sum(len(result.mismatches) for result in results.values())
@@ -258,6 +288,7 @@ def _report(results: dict[Setting, Comparison], searches: dict[str, list[str]], 
     if num_ties > MAX_TIE_FRACTION * num_positions:
         failures.append(f"{num_ties} ties among {num_positions} tokens are more than {MAX_TIE_FRACTION:.0%}")
     failures += [f"{line}, so these showed nothing" for line in _idle(results)]
+    failures += failures_of(drafted)
     figures = {
         "settings_count": len(results),
         "prompts_count": len(golden.cases),
@@ -269,6 +300,7 @@ def _report(results: dict[Setting, Comparison], searches: dict[str, list[str]], 
         "swapped_blocks_count": sum(result.num_swapped_blocks for result in results.values()),
         "beam_searches_count": len(searches),
         "beam_mismatches_count": len(wrong_searches),
+        **figures_of(drafted),
     }
     settings = {
         "model": DEFAULT_MODEL,
@@ -278,6 +310,7 @@ def _report(results: dict[Setting, Comparison], searches: dict[str, list[str]], 
         "prompt_tokens": [len(case.prompt_token_ids) for case in golden.cases],
         "combinations": list(map(str, results)),
         "beam_searches": list(searches),
+        "drafts": list(map(str, drafted)),
     }
     return Report(figures, settings, describe_environment(), "; ".join(failures) or None)
 
