@@ -34,6 +34,12 @@ QUESTIONS: Final = (
     "What does a block table map, and why does an engine keep one for each request?",
     "Explain in simple words how a server can answer many people at once.",
 )
+COPYING: Final = (
+    "Correct the spelling of this text and change nothing else: The alocator keeps a list of free blocks. When a "
+    "request needs a block, the alocator takes the first free block from the list. When the request ends, the alocator "
+    "puts the block back."
+)
+HAS_VERDICT: Final = "() => document.querySelector('.wb-badge')?.textContent.includes('identical')"
 APP: Final = ("app.py", "--host", "127.0.0.1", "--port", "0", "--num-blocks", "320")
 """A pool that so many requests can fill to a good part."""
 HAVE_STREAMED: Final = """least => { const all = [...document.querySelectorAll('.wb-streaming')];
@@ -46,6 +52,7 @@ def main() -> int:
     prepare_process()
     try:
         with chromium() as browser, running(APP) as url, chat_page.visitor(browser, url) as page:
+            shoot_speculation(page)
             crowded_step = fill(page)
             shoot_chat(page)
             shoot_blocks(page)
@@ -73,6 +80,17 @@ def fill(page: Page) -> int:
     page.wait_for_function(HAVE_STREAMED, arg=STREAMED_CHARACTERS)
     page.locator("#wb-sidebar *").evaluate_all("all => all.forEach((one) => one.scrollTop && one.scrollTo(0, 0))")
     return quiet_step + STEPS_UNTIL_CROWDED
+
+
+def shoot_speculation(page: Page) -> None:
+    """One prompt with and without prompt lookup, and what became of the drafts."""
+    chat_page.show_tab(page, "Speculation")
+    page.locator("#wb-comparison-method label", has_text="ngram").click()
+    page.fill("#wb-comparison-prompt textarea", COPYING)
+    page.click("#wb-comparison-run")
+    page.wait_for_function(HAS_VERDICT)
+    shoot(page, "speculation")
+    chat_page.show_tab(page, "Chat")
 
 
 def shoot_chat(page: Page) -> None:
