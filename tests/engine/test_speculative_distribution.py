@@ -87,7 +87,7 @@ def logits_after(loaded: LoadedModel, contexts: Sequence[Sequence[int]]) -> torc
         positions=positions,
     )
     hidden = loaded.model.forward(torch.tensor(contexts).reshape(-1), [metadata], caches)
-    return loaded.model.compute_logits(hidden[length - 1 :: length])
+    return loaded.model.compute_logits(hidden[length - 1 :: length].contiguous())
 
 
 @pytest.fixture(scope="module")
