@@ -138,7 +138,7 @@ def run_speculation(
 
 def plain_answers(llm: LLM, prompts: Prompts, max_tokens: int) -> dict[str, tuple[int, ...]]:
     """Answer all prompts without drafts."""
-    outputs = llm.generate(list(prompts.values()), _greedy(max_tokens), speculation=NO_SPECULATION)
+    outputs = llm.generate(list(prompts.values()), _greedy(max_tokens), speculation=NO_SPECULATION, use_tqdm=False)
     return {name: output.outputs[0].token_ids for name, output in zip(prompts, outputs, strict=True)}
 
 
