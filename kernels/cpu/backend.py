@@ -86,7 +86,7 @@ class CpuOps:
         """See `kernels.ops.Ops.linear`."""
         panels = _panels(weight)
         out = np.empty((x.shape[0], panels.shape[0]), np.float32)
-        linear(x.numpy(), panels, out, numba.get_num_threads())
+        linear(x.contiguous().numpy(), panels, out, numba.get_num_threads())
         result = torch.from_numpy(out)
         return result if bias is None else result.add_(bias)
 

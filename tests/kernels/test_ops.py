@@ -39,6 +39,11 @@ def test_linear_adds_the_bias(ops):
     assert_close(ops.linear(x, prepared(ops, weight), bias), oracle.linear(x, weight, bias))
 
 
+def test_linear_reads_rows_that_lie_apart(ops):
+    x, weight = randn(13, 40), randn(9, 32, seed=1)
+    assert_close(ops.linear(x[1::6, 4:36], prepared(ops, weight)), oracle.linear(x[1::6, 4:36].clone(), weight))
+
+
 def test_linear_refuses_a_weight_of_another_backend():
     with pytest.raises(TypeError, match="weights that it prepared, not by a RowWeight"):
         load_backend("cpu").linear(randn(1, 32), RowWeight(randn(8, 32)))
