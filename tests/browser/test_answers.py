@@ -152,9 +152,9 @@ def test_chosen_answer_is_what_the_next_message_goes_on_with(
     prompts: list[Any] = []
     submit = service.submit
 
-    def noted(prompt: Any, *rest: Any) -> str:
+    def noted(prompt: Any, *rest: Any, **more: Any) -> str:
         prompts.append(prompt)
-        return submit(prompt, *rest)
+        return submit(prompt, *rest, **more)
 
     monkeypatch.setattr(service, "submit", noted)
     choose_answers(page, 2)

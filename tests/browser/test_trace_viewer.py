@@ -132,7 +132,7 @@ def viewer_files() -> Path:
 
 def expected_slices(trace: dict[str, Any]) -> list[Slice]:
     """The bars in the order of their threads and times; how deep they lie, by their names alone."""
-    inner = {"schedule", "execute", "update", "queued", "held", "prefill", "decode", "preempted", "swapped"}
+    inner = {"draft", "schedule", "execute", "update", "queued", "held", "prefill", "decode", "preempted", "swapped"}
     return sorted(
         Slice(
             event["tid"],

@@ -21,6 +21,7 @@ from workbench.engine.streams import EventStream
 from workbench.errors import EngineError
 from workbench.models.tokenizer import Tokenizer
 from workbench.sampling_params import SamplingParams
+from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 from workbench.telemetry.recorder import Recorder
 from workbench.telemetry.records import FinishReason, RequestMetrics, StepRecord
 
@@ -126,7 +127,12 @@ class PlayedService:
         return CHAT_ID
 
     def stream(
-        self, prompt: str | Sequence[int], params: SamplingParams, request_id: str | None = None, priority: int = 0
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        speculation: SpeculationParams = NO_SPECULATION,
     ) -> EventStream:
         """As `submit`, from within an event loop."""
         return EventStream(lambda listen: self.submit(prompt, params, listen), self.abort)

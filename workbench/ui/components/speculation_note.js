@@ -6,11 +6,12 @@
 
   const NAMES = { ngram: "ngram", draft_model: "draft", eagle: "eagle", hybrid: "hybrid" };
 
-  const NO_HEAD = "there is no trained head for ";
+  const NO_HEAD = /^there is no trained head for (.*)$/;
 
   /** A reason of the engine's in the visitor's language, where the page has words for it. */
   function inWords(reason) {
-    if (reason.startsWith(NO_HEAD)) return text("there is no trained head for {model}", { model: reason.slice(NO_HEAD.length) });
+    const headless = NO_HEAD.exec(reason);
+    if (headless) return text("there is no trained head for {model}", { model: headless[1] });
     if (reason.endsWith("(draft_model)")) return text("this engine was started without a draft model (draft_model)");
     if (reason.endsWith("(eagle_head)")) return text("this engine was started without a trained head (eagle_head)");
     return reason;
