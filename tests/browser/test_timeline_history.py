@@ -83,7 +83,9 @@ def test_steps_of_another_engine_replace_those_of_the_last(serve: Serve, open_pa
     service.engine.add(40, 400)
     for _ in range(30):
         service.step()
-    page = open_page().page
+    watched = open_page()
+    watched.expects_a_lost_server = True  # a step of the last engine may be asked for just when it is gone
+    page = watched.page
     open_timeline(page, serve(build_timeline_app(service)).url)
     wait_for_history(page, 29)
     service.load(64)
