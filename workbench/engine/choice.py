@@ -37,6 +37,19 @@ class _Row:
     """Drafted tokens of the request before this position."""
 
 
+@dataclass(frozen=True)
+class _Place:
+    """An answer and its rows."""
+
+    item: ScheduledRequest
+    draw: Draw
+    rows: slice
+
+    @property
+    def num_rows(self) -> int:
+        return self.rows.stop - self.rows.start
+
+
 def choose_tokens(
     sampled: Sequence[ScheduledRequest], logits: torch.Tensor, drafts: Mapping[str, Draft], vocab_size: int
 ) -> Choice:
@@ -65,17 +78,16 @@ def choose_tokens(
         vocab_size=vocab_size,
     )
     chosen = sample(logits, batch).tolist()
+    places = _places_of(sampled)
+    wanted = _DrawnFrom(places, drafts, logits, batch)
     token_ids: dict[str, tuple[int, ...]] = {}
     reported: list[tuple[str, list[int]]] = []
-    at = 0
-    for item in sampled:
-        for draw in item.draws:
-            here = slice(at, at + len(item.draft_token_ids) + 1)
-            verdict = _verify(item, draw, chosen[here], logits[here], batch.rows(here), drafts.get(item.request_id))
-            token_ids[draw.request_id] = verdict.token_ids
-            if item.sampling_params.logprobs is not None:
-                reported.append((draw.request_id, list(range(at, at + len(verdict.token_ids)))))
-            at = here.stop
+    for place in places:
+        verdict = wanted.verify(place, chosen) or accept_matching(place.item.draft_token_ids, chosen[place.rows])
+        token_ids[place.draw.request_id] = verdict.token_ids
+        if place.item.sampling_params.logprobs is not None:
+            first = place.rows.start
+            reported.append((place.draw.request_id, list(range(first, first + len(verdict.token_ids)))))
     return Choice(token_ids, _logprobs(reported, raw_logits, token_ids, rows))
 
 
@@ -90,31 +102,63 @@ def _rows_of(sampled: Sequence[ScheduledRequest]) -> list[_Row]:
     return rows
 
 
-def _verify(
-    item: ScheduledRequest,
-    draw: Draw,
-    chosen: Sequence[int],
-    logits: torch.Tensor,
-    batch: SamplingBatch,
-    draft: Draft | None,
-) -> Verdict:
-    """Compare what was drafted with what the model says. Without drafts, the one chosen token."""
-    drafted = item.draft_token_ids
-    is_drawn = draft is not None and draft.probabilities is not None and item.sampling_params.temperature > 0
-    if not drafted or not is_drawn:
-        return accept_matching(drafted, chosen)
-    assert draft is not None and draft.probabilities is not None
-    assert draft.token_ids[: len(drafted)] == drafted, "verified another draft than was made"
-    positions = np.arange(item.output_position, item.output_position + len(drafted))
-    seeds = np.full(len(drafted), draw.seed, dtype=np.uint64)
-    return accept_drawn(
-        drafted,
-        draft.probabilities,
-        probabilities(logits, batch),
-        uniform(seeds, positions, Purpose.ACCEPT).tolist(),
-        uniform(seeds, positions, Purpose.RECOVER).tolist(),
-        chosen[-1],
-    )
+def _places_of(sampled: Sequence[ScheduledRequest]) -> list[_Place]:
+    """Where each answer's rows are, in the order of `_rows_of`."""
+    places: list[_Place] = []
+    at = 0
+    for item in sampled:
+        for draw in item.draws:
+            places.append(_Place(item, draw, slice(at, at + len(item.draft_token_ids) + 1)))
+            at = places[-1].rows.stop
+    return places
+
+
+class _DrawnFrom:
+    """What the model draws from, beside drafts that were drawn too: computed for all of a step at once."""
+
+    def __init__(
+        self, places: Sequence[_Place], drafts: Mapping[str, Draft], logits: torch.Tensor, batch: SamplingBatch
+    ) -> None:
+        found = [(place, drafts.get(place.item.request_id)) for place in places]
+        self._drafts = {
+            place.draw.request_id: (draft, draft.probabilities)
+            for place, draft in found
+            if draft is not None and draft.probabilities is not None and _is_drawn(place.item)
+        }
+        drawn = [place for place in places if place.draw.request_id in self._drafts]
+        if not drawn:
+            return
+        rows = np.concatenate([np.arange(place.rows.start, place.rows.stop) for place in drawn])
+        positions = np.concatenate([place.item.output_position + np.arange(place.num_rows) for place in drawn])
+        seeds = np.repeat([np.uint64(place.draw.seed) for place in drawn], [place.num_rows for place in drawn])
+        self._first = dict(
+            zip(self._drafts, np.cumsum([0, *(place.num_rows for place in drawn[:-1])]).tolist(), strict=True)
+        )
+        self._probabilities = probabilities(logits[torch.from_numpy(rows)], batch.rows(rows))
+        self._accept = uniform(seeds, positions, Purpose.ACCEPT).tolist()
+        self._recover = uniform(seeds, positions, Purpose.RECOVER).tolist()
+
+    def verify(self, place: _Place, chosen: Sequence[int]) -> Verdict | None:
+        """Accept or recover an answer's draft; None if it was not drawn from a distribution."""
+        if place.draw.request_id not in self._drafts:
+            return None
+        draft, draft_probabilities = self._drafts[place.draw.request_id]
+        drafted = place.item.draft_token_ids
+        assert draft.token_ids[: len(drafted)] == drafted, "verified another draft than was made"
+        first = self._first[place.draw.request_id]
+        here = slice(first, first + place.num_rows)
+        return accept_drawn(
+            drafted,
+            draft_probabilities,
+            self._probabilities[here],
+            self._accept[here],
+            self._recover[here],
+            chosen[place.rows.stop - 1],
+        )
+
+
+def _is_drawn(item: ScheduledRequest) -> bool:
+    return bool(item.draft_token_ids) and item.sampling_params.temperature > 0
 
 
 def _logprobs(
