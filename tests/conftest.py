@@ -1,4 +1,8 @@
-"""Set up for the whole suite: the same process-wide switches that every entry point makes."""
+"""Set up for the whole suite: the same process-wide switches that every entry point makes.
+
+`make test` runs two processes (pytest-xdist). Each file's tests stay together, so that they share the models
+they load, and all browser tests are one process's: two pages that are drawn at once wait for each other.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,12 @@ BROWSER_TESTS = Path(__file__).parent / "browser"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything in tests/browser, so that `-m "not browser"` leaves all of it out."""
+    """Mark everything in tests/browser, so that `-m "not browser"` leaves all of it out; name what stays together."""
     for item in items:
-        if item.path.is_relative_to(BROWSER_TESTS):
+        is_browser = item.path.is_relative_to(BROWSER_TESTS)
+        if is_browser:
             item.add_marker(pytest.mark.browser)
+        item.add_marker(pytest.mark.xdist_group("browser" if is_browser else str(item.path)))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
+import os
+
 import pytest
 
-from workbench.config import EngineConfig
+from workbench.config import EngineConfig, usable_cores
 from workbench.engine.limits import kv_block_bytes, resolve_max_model_len, resolve_num_blocks
 from workbench.errors import ConfigurationError, KVCacheTooLargeError
 from workbench.models.config import ModelConfig
@@ -44,6 +46,33 @@ def test_bad_setting_is_refused_with_value_and_remedy(values, message):
         EngineConfig.from_mapping(values)
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "openmp", "expected"),
+    [
+        ({}, None, 4),
+        ({}, "3", 3),
+        ({}, "2,1", 2),
+        ({}, "64", 4),
+        ({}, "many", 4),
+        ({}, "0", 4),
+        ({"num_threads": 4}, "1", 4),
+    ],
+)
+def test_threads_are_what_is_set_then_what_openmp_is_told_then_the_usable_cores(
+    settings, openmp, expected, monkeypatch
+):
+    monkeypatch.setattr("workbench.config.usable_cores", lambda: 4)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if openmp is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", openmp)
+
+    assert EngineConfig(**settings).kernel_threads == expected
+
+
+def test_cores_are_those_that_the_process_may_run_on():
+    assert usable_cores() == len(os.sched_getaffinity(0))
 
 
 def test_block_bytes_count_keys_and_values_of_every_layer():

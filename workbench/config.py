@@ -81,7 +81,7 @@ class EngineConfig:
     kernel_backend: str = "auto"
     """`auto` takes the compiled CPU kernels and says aloud when it cannot."""
     num_threads: int | None = None
-    """Threads of the CPU kernels; all cores when None."""
+    """Threads of the CPU kernels; when None, what `OMP_NUM_THREADS` says, or all cores that this process may use."""
     check_integrity: bool = False
     """Check every invariant of the memory manager after each step (tests)."""
 
@@ -112,11 +112,17 @@ class EngineConfig:
                 _at_least_one(name, getattr(self, name))
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_waiting"):
             _at_least_one(name, getattr(self, name))
-        cores = os.cpu_count() or 1
+        cores = usable_cores()
         if self.num_threads is not None and self.num_threads > cores:
             raise ConfigurationError(
-                f"num_threads={self.num_threads} is more than the {cores} cores of this machine: give 1 to {cores}"
+                f"num_threads={self.num_threads} is more than the {cores} cores that this process may use: "
+                f"give 1 to {cores}"
             )
+
+    @property
+    def kernel_threads(self) -> int:
+        """Threads that the CPU kernels get, at least 1."""
+        return self.num_threads or min(_openmp_threads() or usable_cores(), usable_cores())
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any]) -> EngineConfig:
@@ -175,6 +181,17 @@ def read_environment() -> Environment:
         browser=get("WORKBENCH_CHROMIUM") or None,
         require_browser=get("WORKBENCH_REQUIRE_BROWSER") == "1",
     )
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may run on, which `taskset` or a container may have limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _openmp_threads() -> int | None:
+    """Return what `OMP_NUM_THREADS` says of the outermost level, None where it says nothing that is a number."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else None
 
 
 def prepare_process() -> None:

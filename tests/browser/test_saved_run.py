@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 import re
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from tests.browser.timeline_page import read, wait_for_history
 from tests.server.fake_service import FakeService
 from tests.server.live_client import states_in
 from tests.telemetry.test_history import random_run
-from workbench.engine.messages import ServiceState
+from workbench.engine.messages import RequestFinished, ServiceState
 from workbench.engine.service import EngineService
 from workbench.presets import Preset
 from workbench.sampling_params import SamplingParams
@@ -120,13 +121,31 @@ def seek(page: Page, step_id: int) -> None:
 
 @contextmanager
 def computing(service: EngineService) -> Iterator[None]:
-    """The engine goes on and on, until the end of the block."""
+    """The engine goes on and on, until the end of the block: an answer that ends is followed by another."""
     params = SamplingParams(max_tokens=1000, ignore_eos=True)
-    names = [service.submit([5, 6, 7, 8], params, lambda event: None)]
-    service.resume()
-    yield
-    for name in names:
+    is_over = threading.Event()
+
+    def answer() -> None:
+        has_ended = threading.Event()
+        name = service.submit(
+            [5, 6, 7, 8], params, lambda event: has_ended.set() if isinstance(event, RequestFinished) else None
+        )
+        while not (has_ended.wait(0.05) or is_over.is_set()):
+            pass
         service.abort(name)
+
+    def keep_busy() -> None:
+        while not is_over.is_set():
+            answer()
+
+    thread = threading.Thread(target=keep_busy)
+    thread.start()
+    service.resume()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def steps_done(service: EngineService) -> int:

@@ -7,7 +7,6 @@ of the 3,500 tokens between them once, at the bandwidth measured before and afte
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> Report:
     if args.rounds < 1:
         raise ConfigurationError(f"--rounds {args.rounds} must be at least 1")
     config = engine_config(args)
-    num_threads = config.num_threads or os.cpu_count() or 1
+    num_threads = config.kernel_threads
     log("measuring the machine")
     probes = [probe_apart(num_threads)]
     service = start_service(config)

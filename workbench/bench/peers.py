@@ -8,7 +8,6 @@ says how each peer is set up and why that is its fairest setting.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -159,7 +158,7 @@ def _starts(args: argparse.Namespace, config: EngineConfig, workloads: Mapping[i
     gguf = resolve_model_path(config.model)
     if not gguf.is_file():
         raise ConfigurationError(f"{gguf} is a directory: peers are compared from a GGUF file, which all of them read")
-    threads = config.num_threads or os.cpu_count() or 1
+    threads = config.kernel_threads
     slots = max(workloads)
     longest = max(len(item.prompt_token_ids) + item.max_tokens for items in workloads.values() for item in items)
     context = -(-longest // CONTEXT_STEP) * CONTEXT_STEP

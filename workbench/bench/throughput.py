@@ -7,7 +7,6 @@ process of its own, in turns with the engine (A B A B …), so that both see the
 from __future__ import annotations
 
 import argparse
-import os
 import queue
 import statistics
 import time
@@ -109,7 +108,7 @@ def start_transformers(config: EngineConfig) -> PeerProcess:
     """Start transformers on the engine's model and number of threads."""
     from workbench.models.default_model import resolve_model_path
 
-    num_threads = config.num_threads or os.cpu_count() or 1
+    num_threads = config.kernel_threads
     return PeerProcess("transformers", [str(resolve_model_path(config.model)), str(num_threads)])
 
 

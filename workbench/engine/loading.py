@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -97,7 +96,7 @@ def layout_notices(config: EngineConfig) -> tuple[str, ...]:
 
 def set_threads(ops: Ops, config: EngineConfig) -> None:
     """Set the threads of kernels and torch for the calling thread (the setting is thread-local)."""
-    num_threads = config.num_threads or os.cpu_count() or 1
+    num_threads = config.kernel_threads
     ops.set_num_threads(num_threads)
     torch.set_num_threads(num_threads)
 

@@ -7,7 +7,6 @@ than one thread runs parallel regions, and all figures would be those of another
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -81,7 +80,7 @@ def run(args: argparse.Namespace) -> Report:
 
     plan = QUICK if args.quick else Plan()
     config = engine_config(args)
-    num_threads = config.num_threads or os.cpu_count() or 1
+    num_threads = config.kernel_threads
     with engine_thread_mode():
         ops, _ = choose_backend(config)
         set_threads(ops, config)
