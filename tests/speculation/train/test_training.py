@@ -226,3 +226,22 @@ def test_export_for_another_model_is_refused(trained, data, tmp_path, capsys):
     common = ["--model", str(tmp_path / "other.gguf"), "--held-out", str(data), "--cache", str(tmp_path)]
     assert command_line.main(["export", *common, str(trained / "run")]) == 2
     assert "was trained for tiny, not for other: give --model" in capsys.readouterr().err
+
+
+def test_training_can_begin_with_the_head_of_another(trained, data, tiny_model_path, tmp_path):
+    common = ["--model", str(tiny_model_path), "--held-out", str(data), "--cache", str(trained / "cache")]
+    train = ["train", *common, "--data", str(data), "--out", str(tmp_path / "more"), "--start", str(trained / "run")]
+    assert command_line.main([*train, "--drafted", "2", "--batch-tokens", "60"]) == 0
+
+    before, after = read_checkpoint(trained / "run"), read_checkpoint(tmp_path / "more")
+    assert torch.equal(after.vocabulary, before.vocabulary)
+    assert {**after.reports[0], "step": 60} == {k: v for k, v in before.reports[-1].items() if k != "loss"}
+    assert after.facts["start"] == {**before.facts, "num_steps": 60}
+
+
+def test_training_that_begins_with_a_head_for_another_model_is_refused(trained, data, tmp_path, capsys):
+    write_tiny_gguf(tmp_path / "other.gguf", seed=3)
+    common = ["--model", str(tmp_path / "other.gguf"), "--held-out", str(data), "--cache", str(tmp_path)]
+    train = ["train", *common, "--data", str(data), "--out", str(tmp_path / "more"), "--start", str(trained / "run")]
+    assert command_line.main(train) == 2
+    assert "holds a head for tiny, which is another model: give its --model, or no --start" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 HELD_OUT_EVERY: Final = 8
@@ -18,6 +19,10 @@ class Part(StrEnum):
 
     TRAIN = "train"
     HELD_OUT = "held_out"
+
+
+PACKED: Final = {part: Path(__file__).parent / "data" / f"{part}.npz" for part in Part}
+"""What the default model wrote for the head that comes with the workbench, as `pack` gathers it."""
 
 
 def part_of(name: str) -> Part:

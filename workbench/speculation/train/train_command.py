@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from workbench.config import DEFAULT_MODEL
+from workbench.errors import ConfigurationError
 from workbench.speculation.train.generate_command import log
+from workbench.speculation.train.parts import PACKED, Part
 from workbench.speculation.train.sequences import GeneratedSequence
 from workbench.speculation.train.vocabulary import coverage, frequent_tokens
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from workbench.speculation.train.acceptance import Acceptance
     from workbench.speculation.train.examples import Examples
     from workbench.speculation.train.head_module import TrainingHead
-    from workbench.speculation.train.training import Training
+    from workbench.speculation.train.training import Checkpoint, Training
 
 REPORT_EVERY_S: Final = 20.0
 
@@ -33,8 +35,17 @@ REPORT_EVERY_S: Final = 20.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `train`. Defaults of the training itself are those of `TrainingSettings`."""
     add_data_arguments(parser)
-    parser.add_argument("--data", type=Path, required=True, metavar="PATH", help="folder of shards, or packed file")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=PACKED[Part.TRAIN],
+        metavar="PATH",
+        help="folder of shards, or packed file (default: what the shipped head was trained on)",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for checkpoints")
+    parser.add_argument(
+        "--start", type=Path, metavar="DIR", help="begin with the weights of another training: its --out"
+    )
     parser.add_argument("--vocabulary", type=int, default=8192, metavar="N", help="tokens that the head can draft")
     parser.add_argument("--epochs", type=int, default=1, help="times that each text is seen")
     parser.add_argument(
@@ -55,7 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `train` and `export` have in common."""
     parser.add_argument("--model", default=DEFAULT_MODEL, help="the target, named as the engine's model is")
-    parser.add_argument("--held-out", type=Path, required=True, metavar="PATH", help="texts to measure on, as --data")
+    parser.add_argument(
+        "--held-out",
+        type=Path,
+        default=PACKED[Part.HELD_OUT],
+        metavar="PATH",
+        help="texts to measure on, as --data (default: what the shipped head was measured on)",
+    )
     parser.add_argument(
         "--cache", type=Path, required=True, metavar="DIR", help="folder for hidden states: 1.2 kB a token"
     )
@@ -76,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
     from workbench.speculation.train.features import FeatureFiles
     from workbench.speculation.train.head_module import TrainingHead
     from workbench.speculation.train.target import load_target
-    from workbench.speculation.train.training import CHECKPOINT, Training
+    from workbench.speculation.train.training import CHECKPOINT, Training, read_checkpoint
     from workbench.speculation.train.warm_start import FITTED_TOKENS, fit_fuse
 
     texts, held_out = read_data(args.data), read_data(args.held_out)
@@ -85,12 +102,18 @@ def run(args: argparse.Namespace) -> None:
     features, held_out_features = (FeatureFiles(args.cache, each, sha256) for each in (texts, held_out))
     compute_missing(held_out_features, target.model, "held-out")
     compute_missing(features, target.model, "training")
+    start = None if args.start is None else read_checkpoint(args.start)
     vocabulary = frequent_tokens(texts, args.vocabulary, target.config.vocab_size)
+    if start is not None:
+        vocabulary = vocabulary_of(start, sha256, args.start)
     facts = {"model": target.config.name, "model_sha256": sha256, **facts_about(args, texts, held_out, vocabulary)}
     head = TrainingHead.from_target(target.model, torch.tensor(vocabulary))
     del target
     examples = Examples(texts, features, args.prompt_weight)
-    if not (args.out / CHECKPOINT).exists():
+    if start is not None:
+        facts["start"] = {**start.facts, "num_steps": start.step}
+        head.load_state_dict(start.head)
+    elif not (args.out / CHECKPOINT).exists():
         order = Examples(texts, features).order(args.seed, 0, args.batch_tokens)
         fit_fuse(head, (examples.batch(numbers) for numbers in order[: FITTED_TOKENS // args.batch_tokens]))
     training = Training(head, examples, settings_from(args), args.out, facts)
@@ -98,6 +121,19 @@ def run(args: argparse.Namespace) -> None:
     watch = Watch(training, head, Examples(held_out, held_out_features), args.report_every, args.report_tokens)
     training.run(watch, 60 * args.checkpoint_minutes)
     log(f"done; to use it: export {args.out}")
+
+
+def vocabulary_of(start: Checkpoint, model_sha256: str, folder: Path) -> list[int]:
+    """Return the tokens that a head can draft which training begins with.
+
+    Raises:
+        ConfigurationError: it was trained for another model.
+    """
+    if start.facts["model_sha256"] != model_sha256:
+        raise ConfigurationError(
+            f"{folder} holds a head for {start.facts['model']}, which is another model: give its --model, or no --start"
+        )
+    return [int(token_id) for token_id in start.vocabulary]
 
 
 def facts_about(
