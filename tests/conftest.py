@@ -25,6 +25,7 @@ settings.load_profile("untimed")
 BROWSER_TESTS = Path(__file__).parent / "browser"
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist, too, reads these marks when the tests are collected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark everything in tests/browser, so that `-m "not browser"` leaves all of it out; name what stays together."""
     for item in items:
