@@ -26,11 +26,11 @@ run: $(VENV)/.requirements $(VENV)/.model
 	exec $(BIN)/python app.py $(APP_OPTIONS)
 
 # Two processes, and one thread of the kernels in each: threads of two processes that share a core wait for each
-# other. `loadgroup`: tests/conftest.py says which tests stay together.
+# other. tests/conftest.py says which tests stay together.
 TEST_PROCESSES ?= 2
 
 test: $(VENV)/.requirements $(VENV)/.model $(VENV)/.requirements-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 check: $(VENV)/.requirements $(VENV)/.requirements-dev
 	$(BIN)/ruff check .

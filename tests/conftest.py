@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from kernels.ops import load_backend
 from tests.models.tiny_gguf import write_tiny_gguf
@@ -25,14 +27,24 @@ settings.load_profile("untimed")
 BROWSER_TESTS = Path(__file__).parent / "browser"
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist, too, reads these marks when the tests are collected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything in tests/browser, so that `-m "not browser"` leaves all of it out; name what stays together."""
+    """Mark everything in tests/browser, so that `-m "not browser"` leaves all of it out."""
     for item in items:
-        is_browser = item.path.is_relative_to(BROWSER_TESTS)
-        if is_browser:
+        if item.path.is_relative_to(BROWSER_TESTS):
             item.add_marker(pytest.mark.browser)
-        item.add_marker(pytest.mark.xdist_group("browser" if is_browser else str(item.path)))
+
+
+class TogetherScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives whole files to the processes, and the browser tests as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "browser" if path.startswith("tests/browser/") else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TogetherScheduling:
+    """Say which tests stay together. (The marks of `--dist loadgroup` go unread with pytest 9.2.)"""
+    return TogetherScheduling(config, log)
 
 
 @pytest.fixture(scope="session")
