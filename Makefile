@@ -30,7 +30,7 @@ run: $(VENV)/.requirements $(VENV)/.model
 TEST_PROCESSES ?= 2
 
 test: $(VENV)/.requirements $(VENV)/.model $(VENV)/.requirements-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
 
 check: $(VENV)/.requirements $(VENV)/.requirements-dev
 	$(BIN)/ruff check .

@@ -122,7 +122,8 @@ class EngineConfig:
     @property
     def kernel_threads(self) -> int:
         """Threads that the CPU kernels get, at least 1."""
-        return self.num_threads or min(_openmp_threads() or usable_cores(), usable_cores())
+        cores = usable_cores()
+        return self.num_threads or min(_openmp_threads() or cores, cores)
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any]) -> EngineConfig:
@@ -184,7 +185,7 @@ def read_environment() -> Environment:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may run on, which `taskset` or a container may have limited."""
+    """Return how many cores this process may run on, which `taskset` or a container's cpuset may limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

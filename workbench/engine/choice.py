@@ -27,27 +27,24 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class _Row:
-    """One token to choose: at a draw, from a row of logits."""
-
-    logits_row: int
-    item: ScheduledRequest
-    draw: Draw
-    offset: int
-    """Drafted tokens of the request before this position."""
-
-
-@dataclass(frozen=True)
 class _Place:
-    """An answer and its rows."""
+    """Where an answer's tokens are chosen: a row for each of its drafted tokens, and one more."""
 
     item: ScheduledRequest
     draw: Draw
-    rows: slice
+    rows: range
+    """Among all rows of the step."""
+    first_logits_row: int
+    """Answers that part here draw from the same logits."""
 
     @property
-    def num_rows(self) -> int:
-        return self.rows.stop - self.rows.start
+    def positions(self) -> range:
+        """Of the rows, in the answer."""
+        return range(self.item.output_position, self.item.output_position + len(self.rows))
+
+    @property
+    def logits_rows(self) -> range:
+        return range(self.first_logits_row, self.first_logits_row + len(self.rows))
 
 
 def choose_tokens(
@@ -61,114 +58,96 @@ def choose_tokens(
         drafts: by request, what its drafted tokens were drawn from, if from anything.
         vocab_size: of the model.
     """
-    rows = _rows_of(sampled)
-    if not rows:
+    places = _places_of(sampled)
+    if not places:
         return Choice({}, {})
-    if [row.logits_row for row in rows] != list(range(len(logits))):
-        logits = logits[[row.logits_row for row in rows]]
+    logits_rows = [row for place in places for row in place.logits_rows]
+    if logits_rows != list(range(len(logits))):
+        logits = logits[logits_rows]
     raw_logits = logits
-    constrained = [(at, row.item.rules[row.offset]) for at, row in enumerate(rows) if row.item.rules]
+    constrained = [
+        rule for place in places if place.item.rules for rule in zip(place.rows, place.item.rules, strict=True)
+    ]
     if constrained:
         logits = logits.clone()
         apply_rules(logits, constrained)
     batch = SamplingBatch.build(
-        params=[row.item.sampling_params for row in rows],
-        seeds=[row.draw.seed for row in rows],
-        positions=[row.item.output_position + row.offset for row in rows],
+        params=[place.item.sampling_params for place in places for _ in place.rows],
+        seeds=[place.draw.seed for place in places for _ in place.rows],
+        positions=[position for place in places for position in place.positions],
         vocab_size=vocab_size,
     )
     chosen = sample(logits, batch).tolist()
-    places = _places_of(sampled)
-    wanted = _DrawnFrom(places, drafts, logits, batch)
+    verdicts = _verify_drawn(places, drafts, logits, batch, chosen)
     token_ids: dict[str, tuple[int, ...]] = {}
-    reported: list[tuple[str, list[int]]] = []
+    reported: list[tuple[_Place, range]] = []
     for place in places:
-        verdict = wanted.verify(place, chosen) or accept_matching(place.item.draft_token_ids, chosen[place.rows])
-        token_ids[place.draw.request_id] = verdict.token_ids
+        name, own = place.draw.request_id, place.rows
+        verdict = verdicts.get(name) or accept_matching(place.item.draft_token_ids, chosen[own.start : own.stop])
+        token_ids[name] = verdict.token_ids
         if place.item.sampling_params.logprobs is not None:
-            first = place.rows.start
-            reported.append((place.draw.request_id, list(range(first, first + len(verdict.token_ids)))))
-    return Choice(token_ids, _logprobs(reported, raw_logits, token_ids, rows))
-
-
-def _rows_of(sampled: Sequence[ScheduledRequest]) -> list[_Row]:
-    """A draw for each answer from the one row, or one at each drafted position; the two never meet."""
-    rows: list[_Row] = []
-    first = 0
-    for item in sampled:
-        for draw in item.draws:
-            rows += [_Row(first + offset, item, draw, offset) for offset in range(item.num_sampled_rows)]
-        first += item.num_sampled_rows
-    return rows
+            reported.append((place, own[: len(verdict.token_ids)]))
+    return Choice(token_ids, _logprobs(reported, raw_logits, token_ids))
 
 
 def _places_of(sampled: Sequence[ScheduledRequest]) -> list[_Place]:
-    """Where each answer's rows are, in the order of `_rows_of`."""
+    """A draw for each answer from the one row, or one at each drafted position; the two never meet."""
     places: list[_Place] = []
-    at = 0
+    first = first_logits_row = 0
     for item in sampled:
         for draw in item.draws:
-            places.append(_Place(item, draw, slice(at, at + len(item.draft_token_ids) + 1)))
-            at = places[-1].rows.stop
+            places.append(_Place(item, draw, range(first, first + item.num_sampled_rows), first_logits_row))
+            first += item.num_sampled_rows
+        first_logits_row += item.num_sampled_rows
     return places
 
 
-class _DrawnFrom:
-    """What the model draws from, beside drafts that were drawn too: computed for all of a step at once."""
-
-    def __init__(
-        self, places: Sequence[_Place], drafts: Mapping[str, Draft], logits: torch.Tensor, batch: SamplingBatch
-    ) -> None:
-        found = [(place, drafts.get(place.item.request_id)) for place in places]
-        self._drafts = {
-            place.draw.request_id: (draft, draft.probabilities)
-            for place, draft in found
-            if draft is not None and draft.probabilities is not None and _is_drawn(place.item)
-        }
-        drawn = [place for place in places if place.draw.request_id in self._drafts]
-        if not drawn:
-            return
-        rows = np.concatenate([np.arange(place.rows.start, place.rows.stop) for place in drawn])
-        positions = np.concatenate([place.item.output_position + np.arange(place.num_rows) for place in drawn])
-        seeds = np.repeat([np.uint64(place.draw.seed) for place in drawn], [place.num_rows for place in drawn])
-        self._first = dict(
-            zip(self._drafts, np.cumsum([0, *(place.num_rows for place in drawn[:-1])]).tolist(), strict=True)
-        )
-        self._probabilities = probabilities(logits[torch.from_numpy(rows)], batch.rows(rows))
-        self._accept = uniform(seeds, positions, Purpose.ACCEPT).tolist()
-        self._recover = uniform(seeds, positions, Purpose.RECOVER).tolist()
-
-    def verify(self, place: _Place, chosen: Sequence[int]) -> Verdict | None:
-        """Accept or recover an answer's draft; None if it was not drawn from a distribution."""
-        if place.draw.request_id not in self._drafts:
-            return None
-        draft, draft_probabilities = self._drafts[place.draw.request_id]
+def _verify_drawn(
+    places: Sequence[_Place],
+    drafts: Mapping[str, Draft],
+    logits: torch.Tensor,
+    batch: SamplingBatch,
+    chosen: Sequence[int],
+) -> dict[str, Verdict]:
+    """Verify the drafts that were drawn from a distribution, where the model draws too; verdicts by answer."""
+    drawn = [
+        (place, draft, draft.probabilities)
+        for place in places
+        if place.item.draft_token_ids and place.item.sampling_params.temperature > 0
+        if (draft := drafts.get(place.item.request_id)) is not None and draft.probabilities is not None
+    ]
+    if not drawn:
+        return {}
+    counts = [len(place.rows) for place, _, _ in drawn]
+    rows = np.concatenate([place.rows for place, _, _ in drawn])
+    positions = np.concatenate([place.positions for place, _, _ in drawn])
+    seeds = np.repeat(np.array([place.draw.seed for place, _, _ in drawn], dtype=np.uint64), counts)
+    wanted = probabilities(logits[torch.from_numpy(rows)], batch.rows(rows)).split(counts)
+    accept, recover = (
+        np.split(uniform(seeds, positions, purpose), np.cumsum(counts)[:-1])
+        for purpose in (Purpose.ACCEPT, Purpose.RECOVER)
+    )
+    verdicts: dict[str, Verdict] = {}
+    for number, (place, draft, draft_probabilities) in enumerate(drawn):
         drafted = place.item.draft_token_ids
         assert draft.token_ids[: len(drafted)] == drafted, "verified another draft than was made"
-        first = self._first[place.draw.request_id]
-        here = slice(first, first + place.num_rows)
-        return accept_drawn(
+        verdicts[place.draw.request_id] = accept_drawn(
             drafted,
             draft_probabilities,
-            self._probabilities[here],
-            self._accept[here],
-            self._recover[here],
-            chosen[place.rows.stop - 1],
+            wanted[number],
+            accept[number].tolist(),
+            recover[number].tolist(),
+            chosen[place.rows[-1]],
         )
-
-
-def _is_drawn(item: ScheduledRequest) -> bool:
-    return bool(item.draft_token_ids) and item.sampling_params.temperature > 0
+    return verdicts
 
 
 def _logprobs(
-    reported: Sequence[tuple[str, Sequence[int]]],
-    logits: torch.Tensor,
-    token_ids: Mapping[str, tuple[int, ...]],
-    rows: Sequence[_Row],
+    reported: Sequence[tuple[_Place, range]], logits: torch.Tensor, token_ids: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[TokenLogprobs, ...]]:
     """Of each reported answer, one for each of its tokens."""
-    index = [at for _, places in reported for at in places]
-    counts = [rows[at].item.sampling_params.logprobs or 0 for at in index]
-    found = iter(compute_logprobs(logits[index], [t for name, _ in reported for t in token_ids[name]], counts))
-    return {name: tuple(next(found) for _ in places) for name, places in reported}
+    index = [row for _, rows in reported for row in rows]
+    counts = [place.item.sampling_params.logprobs or 0 for place, rows in reported for _ in rows]
+    names = [place.draw.request_id for place, _ in reported]
+    found = iter(compute_logprobs(logits[index], [t for name in names for t in token_ids[name]], counts))
+    return {name: tuple(next(found) for _ in rows) for name, (_, rows) in zip(names, reported, strict=True)}

@@ -35,13 +35,7 @@ REPORT_EVERY_S: Final = 20.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `train`. Defaults of the training itself are those of `TrainingSettings`."""
     add_data_arguments(parser)
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=PACKED[Part.TRAIN],
-        metavar="PATH",
-        help="folder of shards, or packed file (default: what the shipped head was trained on)",
-    )
+    _add_texts(parser, "--data", Part.TRAIN, "trained on")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for checkpoints")
     parser.add_argument(
         "--start", type=Path, metavar="DIR", help="begin with the weights of another training: its --out"
@@ -66,23 +60,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `train` and `export` have in common."""
     parser.add_argument("--model", default=DEFAULT_MODEL, help="the target, named as the engine's model is")
-    parser.add_argument(
-        "--held-out",
-        type=Path,
-        default=PACKED[Part.HELD_OUT],
-        metavar="PATH",
-        help="texts to measure on, as --data (default: what the shipped head was measured on)",
-    )
+    _add_texts(parser, "--held-out", Part.HELD_OUT, "measured on")
     parser.add_argument(
         "--cache", type=Path, required=True, metavar="DIR", help="folder for hidden states: 1.2 kB a token"
     )
+
+
+def _add_texts(parser: argparse.ArgumentParser, option: str, part: Part, use: str) -> None:
+    words = f"texts to be {use}: folder of shards, or packed file (default: those of the shipped head)"
+    parser.add_argument(option, type=Path, default=PACKED[part], metavar="PATH", help=words)
 
 
 def run(args: argparse.Namespace) -> None:
     """Train, or go on training.
 
     Raises:
-        ConfigurationError: there are no texts, or `--out` holds another training.
+        ConfigurationError: there are no texts, `--out` holds another training, or `--start` none that fits.
         ModelLoadError: the model cannot be loaded.
     """
     # Here, since the switches of `prepare_process` act on these libraries only before they are imported.
@@ -93,19 +86,21 @@ def run(args: argparse.Namespace) -> None:
     from workbench.speculation.train.features import FeatureFiles
     from workbench.speculation.train.head_module import TrainingHead
     from workbench.speculation.train.target import load_target
-    from workbench.speculation.train.training import CHECKPOINT, Training, read_checkpoint
+    from workbench.speculation.train.training import CHECKPOINT, Training
     from workbench.speculation.train.warm_start import FITTED_TOKENS, fit_fuse
 
     texts, held_out = read_data(args.data), read_data(args.held_out)
     target = load_target(args.model)
     sha256 = model_sha256(target.path)
+    start = None if args.start is None else read_start(args.start, sha256)
     features, held_out_features = (FeatureFiles(args.cache, each, sha256) for each in (texts, held_out))
     compute_missing(held_out_features, target.model, "held-out")
     compute_missing(features, target.model, "training")
-    start = None if args.start is None else read_checkpoint(args.start)
-    vocabulary = frequent_tokens(texts, args.vocabulary, target.config.vocab_size)
-    if start is not None:
-        vocabulary = vocabulary_of(start, sha256, args.start)
+    vocabulary = (
+        frequent_tokens(texts, args.vocabulary, target.config.vocab_size)
+        if start is None
+        else start.vocabulary.tolist()
+    )
     facts = {"model": target.config.name, "model_sha256": sha256, **facts_about(args, texts, held_out, vocabulary)}
     head = TrainingHead.from_target(target.model, torch.tensor(vocabulary))
     del target
@@ -123,17 +118,20 @@ def run(args: argparse.Namespace) -> None:
     log(f"done; to use it: export {args.out}")
 
 
-def vocabulary_of(start: Checkpoint, model_sha256: str, folder: Path) -> list[int]:
-    """Return the tokens that a head can draft which training begins with.
+def read_start(folder: Path, model_sha256: str) -> Checkpoint:
+    """Return what another training has come to.
 
     Raises:
-        ConfigurationError: it was trained for another model.
+        ConfigurationError: there is none in this folder, or its head is for another model.
     """
+    from workbench.speculation.train.training import read_checkpoint
+
+    start = read_checkpoint(folder)
     if start.facts["model_sha256"] != model_sha256:
         raise ConfigurationError(
             f"{folder} holds a head for {start.facts['model']}, which is another model: give its --model, or no --start"
         )
-    return [int(token_id) for token_id in start.vocabulary]
+    return start
 
 
 def facts_about(
