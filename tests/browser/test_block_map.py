@@ -30,6 +30,8 @@ from workbench.engine.service import EngineService
 from workbench.sampling_params import SamplingParams
 from workbench.telemetry.records import BlockStatus
 
+PICTURE = f"document.querySelector('{MAP}').toDataURL()"
+
 # ------------------------------------------------------------------------------ equality
 
 
@@ -84,11 +86,35 @@ def test_map_drawn_cell_by_cell_equals_the_map_drawn_at_once(serve: Serve, open_
     for _ in range(5):
         run_simulated(service, 25)
         wait_for_step(page, service.engine.step_id)
-    read = "document.querySelector('#wb-block-map canvas[data-part=map]').toDataURL()"
-    before = page.evaluate(read)
+    page.wait_for_function("document.fonts.status === 'loaded'")
+    next_frame(page)
+    before = page.evaluate(PICTURE)
     page.evaluate("wb.store.notify('theme')")
     next_frame(page)
-    assert page.evaluate(read) == before
+    assert page.evaluate(PICTURE) == before
+
+
+def test_map_is_drawn_anew_when_a_font_comes_late(serve: Serve, open_page: OpenPage) -> None:
+    service = FakeService(num_blocks=96, seed=3)
+    service.step()
+    page = open_page().page
+    fonts: list[str] = []
+    page.on("request", lambda request: fonts.append(request.url) if request.url.endswith(".woff2") else None)
+    open_map(page, serve(build_map_app(service)).url)
+    page.wait_for_function("document.fonts.status === 'loaded'")
+    next_frame(page)
+    topics = page.evaluate(
+        """async url => {
+        const heard = [];
+        wb.store.subscribe(topics => heard.push(...topics));
+        const face = new FontFace('late', `url(${url})`);
+        document.fonts.add(face);
+        await face.load();
+        await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+        return heard; }""",
+        fonts[0],
+    )
+    assert "theme" in topics
 
 
 # ------------------------------------------------------------------------------ the person

@@ -97,7 +97,8 @@
   }
   if (document.body) observe();
   else document.addEventListener("DOMContentLoaded", observe);
-  if (document.fonts) document.fonts.ready.then(forget);
+  // A canvas asks for a font when it first draws with it, which may be long after the page was ready.
+  if (document.fonts) document.fonts.addEventListener("loadingdone", forget);
 
   wb.palette = palette;
 })((window.wb = window.wb || {}));
