@@ -206,7 +206,9 @@ class ChatHandlers:
         finally:
             self.turns.end(session, turn)
         stopped = Turn("assistant", "", AnswerStats(finish_reason=FinishReason.ABORT))
-        yield self._end(session, asked, replace(last.turn if last.is_final else stopped, settings=wanted), say)
+        end = self._end(session, asked, replace(last.turn if last.is_final else stopped, settings=wanted), say)
+        # A short answer may be whole in its first update; the page is to know it as this visitor's all the same.
+        yield end if turn.request_id is None else {**end, self.widgets.request_map: turn.request_id}
 
     def _end(self, session: str, asked: Conversation, answer: Turn, say: Texts) -> dict[Any, Any]:
         conversation = (*asked, answer)
