@@ -90,12 +90,15 @@ def test_answers_equal_the_reference_when_asked_one_by_one(index: int, golden: G
     assert len(result.ties) <= MAX_TIE_FRACTION * result.num_positions
 
 
-@pytest.mark.parametrize("setting", BATCHES, ids=str)
-def test_answers_equal_the_reference_when_batched(setting: Setting, golden: Golden):
-    result = run_setting(setting, golden.cases)
+@pytest.mark.parametrize("index", range(len(BATCHES)), ids=[str(setting) for setting in BATCHES])
+def test_answers_equal_the_reference_when_batched(index: int, golden: Golden):
+    """Every other prompt: the odd settings take those that the even ones leave, 900 tokens among them."""
+    setting, cases = BATCHES[index], golden.cases[index % 2 :: 2]
+
+    result = run_setting(setting, cases)
 
     assert result.mismatches == []
-    assert result.num_positions == NUM_NEW_TOKENS * 16 * (2 if setting.has_prefix_cache else 1)
+    assert result.num_positions == NUM_NEW_TOKENS * len(cases) * (2 if setting.has_prefix_cache else 1)
     assert (result.num_cached_tokens > 0) == setting.has_prefix_cache
     assert len(result.ties) <= MAX_TIE_FRACTION * result.num_positions
     assert (result.num_preemptions > 0) == setting.is_preempting

@@ -163,10 +163,12 @@ def test_page_without_a_browser_is_one_error_with_the_remedy():
 @pytest.mark.browser
 @pytest.mark.timeout(400)
 def test_page_measures_all_its_figures(model: Path):
-    if find_for_tests() is None and not read_environment().require_browser:
-        pytest.skip("no Chromium found: install the package chromium, or give its path in WORKBENCH_CHROMIUM")
+    browser = find_for_tests()
+    if browser is None and not read_environment().require_browser:
+        pytest.skip("no Chromium found: install chromium-headless-shell, or give a path in WORKBENCH_CHROMIUM")
 
-    ran = bench_page("--seconds", "2", "--trials", "1", "--messages", "2", "--model", str(model))
+    options = ("--seconds", "2", "--trials", "1", "--messages", "2", "--model", str(model))
+    ran = bench_page(*options, **({} if browser is None else {"WORKBENCH_CHROMIUM": browser}))
 
     assert ran.returncode == 0, ran.stderr
     report: dict[str, Any] = json.loads(ran.stdout)

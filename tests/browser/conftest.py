@@ -19,7 +19,8 @@ from workbench.engine.service import EngineService
 from workbench.telemetry.records import Decision, StepRecord
 
 FAILURES = Path(__file__).parent / "failures"
-CANDIDATES = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "google-chrome")
+CANDIDATES = ("chromium-headless-shell", "/usr/bin/chromium", "/usr/bin/chromium-browser", "google-chrome")
+"""The shell first: the same engine without a window's own pages, which cost a fifth of the time."""
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -44,7 +45,7 @@ def browser() -> Iterator[Browser]:
     """One Chromium for this folder. Not for the session: Playwright keeps an event loop running in the thread."""
     path = find_chromium()
     if path is None:
-        reason = "no Chromium found: install the package chromium, or give its path in WORKBENCH_CHROMIUM"
+        reason = "no Chromium found: install chromium-headless-shell, or give a path in WORKBENCH_CHROMIUM"
         if read_environment().require_browser:
             pytest.fail(reason)
         pytest.skip(reason)
