@@ -1,7 +1,8 @@
 """Set up for the whole suite: the same process-wide switches that every entry point makes.
 
 `make test` runs two processes (pytest-xdist). Each file's tests stay together, so that they share the models
-they load, and all browser tests are one process's: two pages that are drawn at once wait for each other.
+they load; so do the files that ask transformers, and all browser tests: two pages that are drawn at once wait for
+each other. What takes long is begun first, so that both processes end together.
 """
 
 from __future__ import annotations
@@ -25,25 +26,54 @@ settings.register_profile("untimed", deadline=None)  # a busy machine is no fail
 settings.load_profile("untimed")
 
 BROWSER_TESTS = Path(__file__).parent / "browser"
+ORACLE_TESTS = (
+    "tests/test_exactness.py",
+    "tests/test_logprobs.py",
+    "tests/models/test_reference_logits.py",
+    "tests/engine/test_beams_on_the_model.py",
+)
+"""They share `reference_model`, which takes half a minute to load."""
+BEGIN_WITH = (
+    "tests/browser/",
+    *ORACLE_TESTS,
+    "tests/test_presets.py",  # short: a process is given two groups at once, and this one waits for the browser
+    "tests/engine/test_speculative_distribution.py",
+    "tests/bench/test_page.py",
+    "tests/test_app.py",
+    "tests/engine/test_memory_on_the_model.py",
+    "tests/kernels/test_ops.py",
+    "tests/engine/test_bitwise.py",
+    "tests/engine/test_speculative_engine_distribution.py",
+)
+"""What takes more than twenty seconds, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything in tests/browser, so that `-m "not browser"` leaves all of it out."""
+    """Mark everything in tests/browser, so that `-m "not browser"` leaves all of it out; begin with what takes long."""
+    items.sort(key=lambda item: _rank(item.nodeid))
     for item in items:
         if item.path.is_relative_to(BROWSER_TESTS):
             item.add_marker(pytest.mark.browser)
 
 
+def _rank(nodeid: str) -> int:
+    """Place in `BEGIN_WITH`, or behind it."""
+    return next((place for place, path in enumerate(BEGIN_WITH) if nodeid.startswith(path)), len(BEGIN_WITH))
+
+
 class TogetherScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives whole files to the processes, and the browser tests as one."""
+    """Gives whole files to the processes; those that ask one oracle, and the browser tests, as one."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return "browser" if path.startswith("tests/browser/") else path
+        if path.startswith("tests/browser/"):
+            return "browser"
+        return "oracle" if path in ORACLE_TESTS else path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TogetherScheduling:
-    """Say which tests stay together. (The marks of `--dist loadgroup` go unread with pytest 9.2.)"""
+    """Say which tests stay together, in which order. (The marks of `--dist loadgroup` go unread with pytest 9.2.)"""
+    config.option.loadscopereorder = False  # it would begin with the most tests, which do not take the longest
     return TogetherScheduling(config, log)
 
 

@@ -17,19 +17,9 @@ def loaded():
     return load_model(DEFAULT_MODEL, load_backend("cpu"), lambda _: None)
 
 
-@pytest.fixture(scope="module")
-def reference(default_model_path):
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        default_model_path.parent, gguf_file=default_model_path.name, dtype=torch.float32
-    )
-    return model.eval()
-
-
 @pytest.mark.slow_reference
 @pytest.mark.timeout(600)
-def test_default_model_logits_equal_those_of_transformers(loaded, reference):
+def test_default_model_logits_equal_those_of_transformers(loaded, reference_model):
     config, model = loaded.config, loaded.model
     token_ids = torch.tensor(loaded.tokenizer.encode_chat(MESSAGES))
     length, num_blocks = len(token_ids), -(-len(token_ids) // 16)
@@ -46,7 +36,7 @@ def test_default_model_logits_equal_those_of_transformers(loaded, reference):
     caches = [(torch.zeros(keys), torch.zeros(values)) for _ in range(config.num_layers)]
     with torch.inference_mode():
         ours = model.compute_logits(model.forward(token_ids, [metadata], caches))
-        theirs = reference(token_ids[None]).logits[0]
+        theirs = reference_model.model(token_ids[None]).logits[0]
     assert ours.shape == (length, 49152)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3)
     assert torch.equal(ours.argmax(-1), theirs.argmax(-1))

@@ -232,7 +232,8 @@ def run_setting(setting: Setting, cases: Sequence[GoldenCase]) -> Comparison:
 
         batches = [cases] if setting.is_batched else [[case] for case in cases]
         for batch in batches * (2 if setting.has_prefix_cache else 1):
-            answers = _generate(llm, [case.prompt_token_ids for case in batch], NUM_NEW_TOKENS, comparison)
+            length = max(len(case.answer.token_ids) for case in batch)
+            answers = _generate(llm, [case.prompt_token_ids for case in batch], length, comparison)
             for case, answer in zip(batch, answers, strict=True):
                 compare(case, answer, continue_from, comparison)
     return comparison

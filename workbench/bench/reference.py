@@ -60,11 +60,11 @@ class ReferenceModel:
         transformers.utils.logging.disable_progress_bar()
         if num_threads is not None:
             torch.set_num_threads(num_threads)
-        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             str(path.parent), gguf_file=path.name, dtype=torch.float32, local_files_only=True
         )
-        self._model.eval()
-        self._model.generation_config.eos_token_id = None
+        self.model.eval()
+        self.model.generation_config.eos_token_id = None
         self._pad_token_id = 0
 
     def answer(self, prompt_token_ids: Sequence[int], max_tokens: int) -> ReferenceAnswer:
@@ -108,7 +108,7 @@ class ReferenceModel:
     def logits(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Return the logits after each token of one prompt, float32 [T, vocab]."""
         with torch.inference_mode():
-            logits: torch.Tensor = self._model(torch.tensor([list(token_ids)])).logits[0]
+            logits: torch.Tensor = self.model(torch.tensor([list(token_ids)])).logits[0]
         return logits
 
     def _generate(self, prompts: list[list[int]], max_tokens: int, **options: Any) -> Any:
@@ -116,7 +116,7 @@ class ReferenceModel:
         padded = [[self._pad_token_id] * (width - len(prompt)) + prompt for prompt in prompts]
         mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         with torch.inference_mode():
-            return self._model.generate(
+            return self.model.generate(
                 torch.tensor(padded),
                 attention_mask=torch.tensor(mask),
                 max_new_tokens=max_tokens,
