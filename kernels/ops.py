@@ -109,7 +109,8 @@ class Ops(Protocol):
     def prepare_weight(self, weight: RowWeight) -> LinearWeight:
         """Return a weight in the layout that this backend multiplies by.
 
-        It may take over the memory of `weight` and reorder it, so `weight` must not be used afterwards.
+        One of float16 takes half the memory, and is multiplied by as the float32 that it stands for. It may take
+        over the memory of `weight` and reorder it, so `weight` must not be used afterwards.
         """
 
     def linear(self, x: torch.Tensor, weight: LinearWeight, bias: torch.Tensor | None = None) -> torch.Tensor:

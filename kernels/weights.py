@@ -35,7 +35,7 @@ class RowWeight:
     """A matrix stored row after row."""
 
     matrix: torch.Tensor
-    """float32 [out, in], contiguous."""
+    """float32 or float16 [out, in], contiguous."""
 
     @property
     def num_outputs(self) -> int:
@@ -53,9 +53,9 @@ class RowWeight:
         return self.matrix.numel() * self.matrix.element_size()
 
     def dense(self) -> torch.Tensor:
-        """Return the matrix itself."""
-        return self.matrix
+        """Return the matrix, float32: itself where it is that already."""
+        return self.matrix.float()
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
         """Return some rows, float32 [S, in], for indices int64 [S]."""
-        return self.matrix[indices]
+        return self.matrix[indices].float()

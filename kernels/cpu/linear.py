@@ -7,13 +7,23 @@ element is summed over k from first to last (see `tile.py`), so cutting changes 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numba import njit, prange
+from numba import njit, prange, types
+from numba.extending import overload
 
 from kernels.cpu.scalar import address_of, next_task
-from kernels.cpu.tile import PARTIAL, TALL_ROWS, TALL_VECTORS, WIDE_ROWS, WIDE_VECTORS, multiply_tile, tile_width
+from kernels.cpu.tile import (
+    PARTIAL,
+    TALL_ROWS,
+    TALL_VECTORS,
+    WIDE_ROWS,
+    WIDE_VECTORS,
+    multiply_half_tile,
+    multiply_tile,
+    tile_width,
+)
 from kernels.cpu.vector_code import LANES
 
 COUNTER_STRIDE: Final = 8
@@ -22,7 +32,9 @@ COUNTER_STRIDE: Final = 8
 
 @njit(nogil=True, cache=True, parallel=True)
 def linear(x, panels, out, num_threads):  # type: ignore[no-untyped-def]
-    """Fill out [T, out] with x [T, in] times the weight [out, in], given in panels, transposed. All float32.
+    """Fill out [T, out] with x [T, in] times the weight [out, in], given in panels, transposed.
+
+    All float32, but panels of uint16 are the bits of float16.
 
     Each thread has a stretch of the weight, which it reads from front to back, one tile after the
     other: memory likes long streams. Who is done helps where tiles are left.
@@ -53,15 +65,16 @@ def _linear_tile(x, panels, out, first, most_vectors, most_rows):  # type: ignor
     while output < last:
         vectors, width = tile_width(last - output, most_vectors)
         lanes = width if vectors == PARTIAL else LANES
-        w = address_of(panels) + 4 * size * output
+        w = address_of(panels) + panels.itemsize * size * output
         # Each group of rows asks for its share of the next tile. One group alone is as fast as memory is, and
         # better served by the processor's own prefetching: it asks for what it holds already.
-        tile_bytes = 4 * size * width
+        tile_bytes = panels.itemsize * size * width
         ahead, share = (w + tile_bytes, tile_bytes // num_groups) if num_groups > 1 else (address_of(x), 0)
         row = 0
         for group in range(num_groups):
             rows = (num_rows - row) // (num_groups - group)  # groups of nearly equal size: no group of one row
-            multiply_tile(
+            _multiply(
+                panels,
                 rows,
                 vectors,
                 address_of(x) + 4 * size * row,
@@ -79,6 +92,20 @@ def _linear_tile(x, panels, out, first, most_vectors, most_rows):  # type: ignor
             )
             row += rows
         output += width
+
+
+def _multiply(panels: Any, *arguments: Any) -> None:
+    """Multiply a tile, with the code for the panels' type."""
+
+
+@overload(_multiply)
+def _multiply_for(panels: Any, *arguments: Any) -> Any:
+    multiply = multiply_half_tile if panels.dtype == types.uint16 else multiply_tile
+
+    def run(panels: Any, *arguments: Any) -> None:
+        multiply(*arguments)
+
+    return run
 
 
 @njit(nogil=True, cache=True)

@@ -9,22 +9,23 @@ packed in place.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from numba import njit
 
-from kernels.cpu.vector_code import LANES
+from kernels.cpu.vector_code import HAS_HALF, LANES
 from kernels.weights import RowWeight
 
 
 @dataclass(frozen=True)
 class PanelWeight:
-    """A float32 matrix [out, in] in panels."""
+    """A matrix [out, in] in panels."""
 
-    panels: npt.NDArray[np.float32]
-    """[out, in] in shape, panel after panel in content."""
+    panels: npt.NDArray[Any]
+    """[out, in] in shape, panel after panel in content: float32, or uint16 with the bits of float16."""
 
     @property
     def num_outputs(self) -> int:
@@ -51,15 +52,16 @@ class PanelWeight:
         Raises:
             IndexError: an index is negative or no row.
         """
-        out = torch.empty((indices.shape[0], self.num_inputs), dtype=torch.float32)
-        if not _gather(self.panels, indices.numpy(), out.numpy()):
+        out = np.empty((indices.shape[0], self.num_inputs), self.panels.dtype)
+        if not _gather(self.panels, indices.numpy(), out):
             raise IndexError(f"a row is not within 0 … {self.num_outputs - 1}")
-        return out
+        return torch.from_numpy(out.view(np.float16) if out.dtype == np.uint16 else out).float()
 
 
 def pack(weight: RowWeight) -> PanelWeight:
     """Return the weight in panels. Its matrix is reordered **in place** and must not be used as rows again."""
-    matrix = weight.matrix.numpy()
+    is_half = weight.matrix.dtype == torch.float16
+    matrix = weight.matrix.numpy().view(np.uint16) if is_half and HAS_HALF else weight.matrix.float().numpy()
     _pack(matrix)
     return PanelWeight(matrix)
 
@@ -69,7 +71,7 @@ def _pack(matrix):  # type: ignore[no-untyped-def]
     """Turn the rows of each panel [L, in] into [in, L], **in place**."""
     num_outputs, size = matrix.shape
     flat = matrix.reshape(num_outputs * size)
-    scratch = np.empty((LANES, size), np.float32)
+    scratch = np.empty((LANES, size), matrix.dtype)
     for first in range(0, num_outputs, LANES):
         width = min(LANES, num_outputs - first)
         scratch[:width] = matrix[first : first + width]

@@ -7,7 +7,10 @@ keys position beside position. Each element has an accumulator lane of its own, 
 are added in the order of k, one rounding each. So an element's bits depend on its own row and column
 only, whatever else the tile holds, and a sum may be interrupted at any k, stored and resumed.
 
-All addresses are integers (bytes); all strides count float32 elements. Nothing is checked here.
+b may be float16: each value is then multiplied as the float32 that it stands for, so only the memory
+that it takes is another.
+
+All addresses are integers (bytes); all strides count elements. Nothing is checked here.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ _NUM_ARGUMENTS: Final = 12
 def _emit_tile(
     num_rows: int,
     num_vectors: int,
+    is_half: bool,
     e: Emitter,
     a: Any,
     a_stride: Any,
@@ -56,9 +60,10 @@ def _emit_tile(
 ) -> None:
     builder = e.builder
     mask = e.mask_of_first(width) if num_vectors == PARTIAL else None
+    b_bytes, load_b = (2, e.load_half) if is_half else (4, e.load)
     num_vectors = max(num_vectors, 1)
     a_rows = [e.address(a, builder.mul(a_stride, INT(r))) for r in range(num_rows)]
-    b_vectors = [e.address(b, builder.mul(b_vector_stride, INT(v))) for v in range(num_vectors)]
+    b_vectors = [e.address(b, builder.mul(b_vector_stride, INT(v)), item_bytes=b_bytes) for v in range(num_vectors)]
     places = [
         e.address(out, builder.mul(out_stride, INT(r)), INT(v * LANES))
         for r in range(num_rows)
@@ -67,7 +72,7 @@ def _emit_tile(
 
     def add_products(k: Any, sums: list[Any]) -> list[Any]:
         offset = builder.mul(k, b_stride)
-        values = [e.load(e.address(vector, offset), mask) for vector in b_vectors]
+        values = [load_b(e.address(vector, offset, item_bytes=b_bytes), mask) for vector in b_vectors]
         e.prefetch(builder.add(ahead, builder.mul(k, ahead_step)))
         result = []
         for r, row in enumerate(a_rows):
@@ -82,14 +87,15 @@ def _emit_tile(
         e.store(total, place, mask)
 
 
-def _emit_choice(e: Emitter, rows: Any, vectors: Any, *arguments: Any) -> None:
+def _emit_choice(is_half: bool, e: Emitter, rows: Any, vectors: Any, *arguments: Any) -> None:
     """Jump to the tile of that many rows and vectors."""
     builder = e.builder
     done = builder.append_basic_block("done")
     key = builder.add(builder.mul(rows, INT(WIDE_VECTORS + 1)), vectors)
     choice = builder.switch(key, done)
     for num_rows, num_vectors in _SHAPES:
-        name, emit = f"tile_{num_rows}x{num_vectors}", partial(_emit_tile, num_rows, num_vectors)
+        name = f"{'half_' if is_half else ''}tile_{num_rows}x{num_vectors}"
+        emit = partial(_emit_tile, num_rows, num_vectors, is_half)
         block = builder.append_basic_block(name)
         choice.add_case(INT(num_rows * (WIDE_VECTORS + 1) + num_vectors), block)
         builder.position_at_end(block)
@@ -105,7 +111,7 @@ def tile_width(left, most_vectors):  # type: ignore[no-untyped-def]
     return vectors, (left if vectors == PARTIAL else vectors * LANES)
 
 
-multiply_tile = define("multiply_tile", 2 + _NUM_ARGUMENTS, _emit_choice)
+multiply_tile = define("multiply_tile", 2 + _NUM_ARGUMENTS, partial(_emit_choice, False))
 """multiply_tile(rows, vectors, a, a_stride, b, b_stride, b_vector_stride, size, out, out_stride, width, accumulate,
 ahead, ahead_step).
 
@@ -117,3 +123,6 @@ at zero. Rows are at most TALL_ROWS, with WIDE_VECTORS at most WIDE_ROWS.
 Meanwhile memory that will be needed soon is asked for: at step k the line at ahead + k * ahead_step
 bytes. Spread evenly over the arithmetic, reading ahead costs next to nothing; in bursts it stalls.
 """
+
+multiply_half_tile = define("multiply_half_tile", 2 + _NUM_ARGUMENTS, partial(_emit_choice, True))
+"""The same with a b of float16. Only where `HAS_HALF`."""

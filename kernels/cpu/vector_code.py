@@ -4,7 +4,7 @@ A compiler may sum in many orders, and picks one by the shape of the loop nest, 
 get other bits next to other rows. Code emitted here has one order, and one rounding per fused
 multiply-add, whatever surrounds it.
 
-All addresses are integers (bytes); all strides count float32 elements. Nothing is checked here.
+All addresses are integers (bytes); all strides count elements. Nothing is checked here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ import kernels.cpu.numba_setup  # noqa: F401  (the threading layer and the cache
 _FEATURES: Final = llvmlite.binding.get_host_cpu_features()
 HAS_AVX512: Final = bool(_FEATURES.get("avx512f"))
 HAS_AVX2: Final = bool(_FEATURES.get("avx2") and _FEATURES.get("fma"))
+HAS_HALF: Final = bool(_FEATURES.get("f16c"))
+"""Whether float16 becomes float32 in one instruction; without it there is no code for that at all."""
 
 LANES: Final = 16 if HAS_AVX512 else 8
 """Floats in one vector."""
 FLOAT: Final = ir.FloatType()
 INT: Final = ir.IntType(64)
 VECTOR: Final = ir.VectorType(FLOAT, LANES)
+HALF_VECTOR: Final = ir.VectorType(ir.HalfType(), LANES)
 MASK: Final = ir.VectorType(ir.IntType(1), LANES)
 
 
@@ -38,10 +41,10 @@ class Emitter:
     def __init__(self, builder: Any) -> None:
         self.builder = builder
 
-    def address(self, base: Any, *elements: Any) -> Any:
-        """Return base + the sum of elements, in float32 elements."""
+    def address(self, base: Any, *elements: Any, item_bytes: int = 4) -> Any:
+        """Return base + the sum of elements, which are float32 or of other `item_bytes`."""
         for count in elements:
-            base = self.builder.add(base, self.builder.mul(count, INT(4)))
+            base = self.builder.add(base, self.builder.mul(count, INT(item_bytes)))
         return base
 
     def load(self, address: Any, mask: Any = None, kind: Any = VECTOR) -> Any:
@@ -52,6 +55,16 @@ class Emitter:
         signature = ir.FunctionType(VECTOR, [ir.PointerType(), ir.IntType(32), MASK, VECTOR])
         function = cgutils.get_or_insert_function(self.builder.module, signature, f"llvm.masked.load.v{LANES}f32.p0")
         return self.builder.call(function, [pointer, ir.IntType(32)(4), mask, ir.Constant(VECTOR, [0.0] * LANES)])
+
+    def load_half(self, address: Any, mask: Any = None) -> Any:
+        """Load a vector of float16 as float32; as `load` otherwise."""
+        pointer = self.builder.inttoptr(address, ir.PointerType())
+        if mask is None:
+            return self.builder.fpext(self.builder.load(pointer, align=2, typ=HALF_VECTOR), VECTOR)
+        signature = ir.FunctionType(HALF_VECTOR, [ir.PointerType(), ir.IntType(32), MASK, HALF_VECTOR])
+        function = cgutils.get_or_insert_function(self.builder.module, signature, f"llvm.masked.load.v{LANES}f16.p0")
+        zeros = ir.Constant(HALF_VECTOR, [ir.Constant(ir.HalfType(), 0.0)] * LANES)
+        return self.builder.fpext(self.builder.call(function, [pointer, ir.IntType(32)(2), mask, zeros]), VECTOR)
 
     def store(self, value: Any, address: Any, mask: Any = None) -> None:
         """Store a vector or a scalar to any alignment; lanes outside the mask are left alone."""

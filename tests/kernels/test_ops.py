@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.cpu import panels
 from kernels.ops import DecoderLayerShape, DecoderLayerWeights, Ops, load_backend
 from kernels.reference.decoder_layer import decoder_layer
 from kernels.weights import RowWeight
@@ -57,6 +58,34 @@ def test_prepared_weights_give_their_matrix_and_its_rows_back(ops, out_size, in_
     assert torch.equal(weight.dense(), matrix)
     picked = torch.tensor([out_size - 1, 0, out_size // 2, 0])
     assert torch.equal(weight.rows(picked), matrix[picked])
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 8, 9, 40])
+@pytest.mark.parametrize(("out_size", "in_size"), [(1, 1), (5, 3), (61, 100), (576, 576)])
+def test_float16_weight_multiplies_as_the_float32_that_it_stands_for(ops, num_rows, out_size, in_size):
+    """Bitwise; 61 = 3 * 16 + 13, so that a narrow last panel is among them. Subnormal values are, too."""
+    x, half = randn(num_rows, in_size), randn(out_size, in_size, seed=1).half()
+    half[0, 0], half[-1, -1] = 6e-8, -65504.0
+    assert torch.equal(ops.linear(x, prepared(ops, half)), ops.linear(x, prepared(ops, half.float())))
+
+
+@pytest.mark.parametrize(("out_size", "in_size"), [(1, 1), (37, 24)])
+def test_float16_weight_takes_half_the_memory_and_gives_its_values_back(ops, out_size, in_size):
+    half = randn(out_size, in_size).half()
+    weight = prepared(ops, half)
+    assert (weight.num_outputs, weight.num_inputs, weight.num_bytes) == (out_size, in_size, 2 * out_size * in_size)
+    assert torch.equal(weight.dense(), half.float())
+    picked = torch.tensor([out_size - 1, 0, out_size // 2, 0])
+    assert torch.equal(weight.rows(picked), half.float()[picked])
+
+
+def test_float16_weight_is_kept_as_float32_where_the_processor_has_no_such_values(monkeypatch):
+    monkeypatch.setattr(panels, "HAS_HALF", False)
+    ops = load_backend("cpu")
+    x, half = randn(3, 24), randn(37, 24, seed=1).half()
+    weight = prepared(ops, half)
+    assert weight.num_bytes == 4 * 37 * 24
+    assert torch.equal(ops.linear(x, weight), ops.linear(x, prepared(ops, half.float())))
 
 
 @pytest.mark.parametrize("row", [-1, 5])

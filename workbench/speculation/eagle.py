@@ -1,8 +1,12 @@
 """A small head on the target's own hidden states drafts (EAGLE, arXiv 2401.15077).
 
-Position p takes the target's hidden state of p and the embedding of token p + 1, and predicts token p + 2:
-one projection over both, one Llama layer, and the target's own embedding, restricted to its most frequent
+Position p takes the embeddings of tokens p and p + 1 and the target's hidden state of p, and predicts token p + 2:
+one projection over the three, one Llama layer, and the target's own embedding, restricted to its most frequent
 tokens, as the head. Where it goes on from its own drafts, its own hidden state stands for the target's.
+
+EAGLE takes the embedding of token p + 1 only. With that of p beside it, the one layer can copy: position q then knows
+two tokens that follow each other, so that at p attention can look for the q with token q = token p + 1, and read what
+stood behind it. Without, that takes two layers (induction heads, arXiv 2209.11895).
 """
 
 from __future__ import annotations
@@ -19,12 +23,12 @@ from workbench.speculation.proposer import DraftContext
 
 @dataclass(frozen=True)
 class EagleWeights:
-    """All weights of a head, float32, in the layout of its ops."""
+    """All weights of a head in the layout of its ops: matrices float16, vectors float32."""
 
     token_norm: torch.Tensor
     """[C]: for embeddings, which are much smaller than hidden states."""
     fuse: LinearWeight
-    """[C, 2 * C]: embedding, then hidden state."""
+    """[C, 3 * C]: embedding of the position's token, of the one behind it, then hidden state."""
     layer: DecoderLayerWeights
     final_norm: torch.Tensor
     """[C]"""
@@ -39,7 +43,7 @@ class EagleWeights:
 class EagleHead:
     """The head as a `DraftingModel`. The store holds keys, values, and the target's hidden states."""
 
-    shift = 1
+    offsets = (0, 1)
 
     def __init__(self, weights: EagleWeights, shape: DecoderLayerShape, cos_sin: torch.Tensor, ops: Ops) -> None:
         """`cos_sin` is the target's rotary table: [max_model_len, D]."""
@@ -68,13 +72,13 @@ class EagleHead:
     def forward(
         self, token_ids: torch.Tensor, features: torch.Tensor | None, metadata: AttentionMetadata, store: PagedStore
     ) -> torch.Tensor:
-        """Token ids int64 [T], each behind its position's → hidden states float32 [T, C]."""
+        """Token ids int64 [T, 2], each position's own and the one behind it → hidden states float32 [T, C]."""
         keys, values, kept = store.tensors
         if features is None:
             features = kept.view(-1, kept.shape[-1])[metadata.slot_mapping]
         weights, ops, eps = self._weights, self._ops, self._shape.eps
-        embedded = ops.rms_norm(weights.embedding.rows(token_ids), weights.token_norm, eps)
-        residual = ops.linear(torch.cat([embedded, features], dim=-1), weights.fuse)
+        embedded = ops.rms_norm(weights.embedding.rows(token_ids.flatten()), weights.token_norm, eps)
+        residual = ops.linear(torch.cat([embedded.view(len(token_ids), -1), features], dim=-1), weights.fuse)
         hidden = ops.rms_norm(residual, weights.layer.input_norm, eps)
         return ops.decoder_layer(
             hidden,
