@@ -30,7 +30,7 @@ class CausalLM(Protocol):
 class DraftModel:
     """A whole model as a `DraftingModel`: position p takes token p. The store holds its keys and values."""
 
-    shift = 0
+    offsets = (0,)
     vocabulary: torch.Tensor | None = None
 
     def __init__(self, model: CausalLM) -> None:
@@ -43,9 +43,9 @@ class DraftModel:
     def forward(
         self, token_ids: torch.Tensor, features: torch.Tensor | None, metadata: AttentionMetadata, store: PagedStore
     ) -> torch.Tensor:
-        """Token ids int64 [T] → hidden states float32 [T, C]."""
+        """Token ids int64 [T, 1] → hidden states float32 [T, C]."""
         keys, values = store.tensors
-        return self._model.forward(token_ids, [metadata], list(zip(keys, values, strict=True)))
+        return self._model.forward(token_ids[:, 0], [metadata], list(zip(keys, values, strict=True)))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states float32 [S, C] → logits float32 [S, vocab]."""

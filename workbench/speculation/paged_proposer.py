@@ -30,8 +30,8 @@ class DraftingModel(Protocol):
     """What turns tokens into the next one."""
 
     @property
-    def shift(self) -> int:
-        """0 where position p takes token p; 1 where it takes token p + 1 beside what is known of p."""
+    def offsets(self) -> tuple[int, ...]:
+        """Position p takes the tokens p + offset: (0,) for a model like others, (0, 1) for a head that knows p."""
 
     @property
     def vocabulary(self) -> torch.Tensor | None:
@@ -43,7 +43,7 @@ class DraftingModel(Protocol):
     def forward(
         self, token_ids: torch.Tensor, features: torch.Tensor | None, metadata: AttentionMetadata, store: PagedStore
     ) -> torch.Tensor:
-        """Token ids int64 [T] → hidden states float32 [T, C]; writes the store at the slots of the metadata.
+        """Token ids int64 [T, offsets] → hidden states float32 [T, C]; writes the store at the metadata's slots.
 
         features: what takes the place of the target's features [T, C]: its own hidden states, where it goes on from
             its own drafts. None where the store has the target's.
@@ -69,6 +69,11 @@ class _Row:
     @property
     def num_missing(self) -> int:
         return self.end - self.first
+
+    def token(self, position: int) -> int:
+        """A token of the context, or one that was drafted behind it."""
+        behind = position - len(self.request.token_ids)
+        return self.request.token_ids[position] if behind < 0 else self.drawn[behind].token_id
 
 
 class PagedProposer:
@@ -116,7 +121,7 @@ class PagedProposer:
         per_row = spare_blocks_per_row(self._store.block_size)
         spare = range(self._store.num_blocks + number * per_row, self._store.num_blocks + (number + 1) * per_row)
         table = list(request.block_tables[0])
-        end = len(request.token_ids) - self._model.shift
+        end = len(request.token_ids) - max(self._model.offsets)
         known = min(end - 1, len(table) * self._store.block_size)
         return _Row(request, [*table, *spare], self._store.num_filled(table, known), end)
 
@@ -128,13 +133,7 @@ class PagedProposer:
             count = min(row.num_missing, max(1, left))
             left -= count
             parts.append((row, count))
-        token_ids = [
-            row.request.token_ids[position + self._model.shift]
-            for row, count in parts
-            for position in range(row.first, row.first + count)
-        ]
-        metadata = self._metadata([(row.table, row.first, count) for row, count in parts])
-        hidden = self._model.forward(torch.tensor(token_ids), None, metadata, self._store)
+        hidden, metadata = self._forward([(row, row.first, count) for row, count in parts], None)
         self._store.fill(metadata.slot_mapping)
         ends = metadata.query_start[1:] - 1
         is_complete = [row.num_missing == count for row, count in parts]
@@ -144,9 +143,19 @@ class PagedProposer:
 
     def _go_on(self, rows: Sequence[_Row], features: torch.Tensor) -> torch.Tensor:
         """Compute the position of the token that was drafted last."""
-        token_ids = torch.tensor([row.drawn[-1].token_id for row in rows])
-        metadata = self._metadata([(row.table, row.end + len(row.drawn) - 1, 1) for row in rows])
-        return self._model.forward(token_ids, features, metadata, self._store)
+        return self._forward([(row, row.end + len(row.drawn) - 1, 1) for row in rows], features)[0]
+
+    def _forward(
+        self, parts: Sequence[tuple[_Row, int, int]], features: torch.Tensor | None
+    ) -> tuple[torch.Tensor, AttentionMetadata]:
+        """Compute of each row, from a first position on, a count of positions."""
+        token_ids = [
+            [row.token(position + offset) for offset in self._model.offsets]
+            for row, first, count in parts
+            for position in range(first, first + count)
+        ]
+        metadata = self._metadata([(row.table, first, count) for row, first, count in parts])
+        return self._model.forward(torch.tensor(token_ids), features, metadata, self._store), metadata
 
     def _draw(self, rows: Sequence[_Row], hidden: torch.Tensor) -> None:
         drawn = draw(

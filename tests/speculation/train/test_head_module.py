@@ -96,7 +96,7 @@ def test_hidden_states_and_drafts_are_those_of_the_engine(target, head):
         text[end : end + NUM_STEPS] = torch.tensor(tokens)
         # Rows 0 … length - 2; the row that drafts from text[:end] is end - 2.
         pieces = [Piece(length - 1, first) for length, first in zip(lengths, firsts, strict=True)]
-        token_ids = torch.cat([each[1:] for each in texts])
+        token_ids = torch.cat([each.unfold(0, 2, 1) for each in texts])
         features = torch.cat([each[:-1] for each in states])
         start = sum(each.num_drafted for each in pieces[:piece])
         with torch.no_grad():
@@ -110,7 +110,7 @@ def test_hidden_states_and_drafts_are_those_of_the_engine(target, head):
 
 def test_rows_of_a_step_are_those_with_enough_rows_before_them(head):
     pieces = [Piece(6, 3), Piece(3, 2), Piece(5, 0)]
-    outputs = head(torch.zeros(14, dtype=torch.int64), torch.zeros(14, 64), pieces, 4)
+    outputs = head(torch.zeros(14, 2, dtype=torch.int64), torch.zeros(14, 64), pieces, 4)
     assert [output.rows.tolist() for output in outputs] == [
         [0, 1, 2, 3, 4, 5, 6, 7, 8],
         [1, 2, 5, 6, 7, 8],
@@ -120,7 +120,7 @@ def test_rows_of_a_step_are_those_with_enough_rows_before_them(head):
 
 
 def test_head_from_the_target_begins_as_its_last_layer(target):
-    """With nothing of the token, and the state without the final norm's weights as the stream."""
+    """With nothing of the tokens, and the state without the final norm's weights as the stream."""
     head = TrainingHead.from_target(target.model, torch.arange(0, 269, 3))
     weights = target.model.weights
     layer = weights.layers[-1]
@@ -131,7 +131,7 @@ def test_head_from_the_target_begins_as_its_last_layer(target):
     assert torch.equal(head.final_norm, weights.final_norm)
     assert torch.equal(head.head, weights.head.dense()[::3])
     state = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(head._fuse(torch.tensor([5, 6, 7, 8, 9]), state * weights.final_norm), state, atol=1e-6)
+    assert torch.allclose(head._fuse(torch.arange(10).view(5, 2), state * weights.final_norm), state, atol=1e-6)
 
 
 def test_trained_are_the_heads_own_weights_only(head):

@@ -24,7 +24,7 @@ def head(tiny_model_path):
 def batch_for(head, wanted):
     """Drafted are rows 100 … 399; their next state is the map `wanted` of their inputs, behind the final norm."""
     generator = torch.Generator().manual_seed(2)
-    token_ids = torch.randint(0, 269, (400,), generator=generator)
+    token_ids = torch.randint(0, 269, (400, 2), generator=generator)
     features = torch.randn(400, 64, generator=generator)
     with torch.no_grad():
         hidden = head.inputs(token_ids[100:], features[100:]) @ wanted.T * head.final_norm
@@ -34,7 +34,7 @@ def batch_for(head, wanted):
 
 def test_map_is_found_again_from_the_drafted_rows_of_all_batches(head, monkeypatch):
     monkeypatch.setattr(warm_start, "RIDGE", 1e-9)
-    wanted = torch.randn(64, 128, generator=torch.Generator().manual_seed(1))
+    wanted = torch.randn(64, 192, generator=torch.Generator().manual_seed(1))
     batch = batch_for(head, wanted)
     half = replace(batch, token_ids=batch.token_ids[:250], features=batch.features[:250], pieces=(Piece(250, 100),))
     half = replace(half, hidden=batch.hidden[:150])
@@ -46,7 +46,7 @@ def test_map_is_found_again_from_the_drafted_rows_of_all_batches(head, monkeypat
 
 
 def test_penalty_makes_the_map_smaller(head, monkeypatch):
-    wanted = torch.randn(64, 128, generator=torch.Generator().manual_seed(1))
+    wanted = torch.randn(64, 192, generator=torch.Generator().manual_seed(1))
     sizes = []
     for ridge in (1e-9, 0.3, 30.0):
         monkeypatch.setattr(warm_start, "RIDGE", ridge)

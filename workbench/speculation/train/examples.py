@@ -1,6 +1,6 @@
 """Texts with their features as batches, in an order that depends on seed and epoch alone.
 
-Row p of a text takes the state of position p and token p + 1, and is to draft token p + 2 with the
+Row p of a text takes the state of position p, token p and token p + 1, and is to draft token p + 2 with the
 probabilities that the target has at position p + 1. Drafted is what the engine would draft: tokens of the
 answer from its second one on, since the first comes with the prompt.
 """
@@ -33,7 +33,7 @@ class Batch:
     """Texts side by side: T rows, A of which are drafted for."""
 
     token_ids: torch.Tensor
-    """int64 [T]: the token behind each row's position."""
+    """int64 [T, 2]: each row's token and the one behind it."""
     features: torch.Tensor
     """float32 [T, C]: the target's state of each row."""
     pieces: tuple[Piece, ...]
@@ -98,7 +98,7 @@ class Examples:
             )
         hidden, log_total, best = (torch.cat(each) for each in zip(*drafted, strict=True))
         return Batch(
-            token_ids=torch.tensor([token_id for one, _ in texts for token_id in one.token_ids[1:-1]]),
+            token_ids=torch.cat([torch.tensor(one.token_ids[:-1]).unfold(0, 2, 1) for one, _ in texts]),
             features=torch.cat([features.hidden[:-2] for _, features in texts]).float(),
             pieces=tuple(pieces),
             hidden=hidden.float(),

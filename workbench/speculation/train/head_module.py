@@ -1,7 +1,7 @@
 """The head of `workbench.speculation.eagle` as something that torch can train: the same sums, over whole texts.
 
-Rows are positions as in `EagleHead`: row p takes the target's hidden state of p and the token behind it, and
-predicts the token behind that. In drafting, only the first token is predicted from the target's states. So
+Rows are positions as in `EagleHead`: row p takes its token, the token behind it and the target's hidden state of p,
+and predicts the token behind those. In drafting, only the first token is predicted from the target's states. So
 that training sees what drafting does (HASS, arXiv 2408.15766; EAGLE-3, arXiv 2503.01840), each row is
 computed several times: in step 1 from the target's state, in step s from the head's own state of the row
 before in step s - 1. Then it attends to step 1 of all rows that far back, and to one row of each later step:
@@ -79,7 +79,7 @@ class TrainingHead(nn.Module):
         self.shape = shape
         hidden, heads = embedding.shape[1], shape.num_heads * shape.head_size
         self.token_norm = nn.Parameter(torch.ones(hidden))
-        self.fuse = nn.Parameter(torch.zeros(hidden, 2 * hidden))
+        self.fuse = nn.Parameter(torch.zeros(hidden, 3 * hidden))
         self.input_norm = nn.Parameter(torch.ones(hidden))
         self.qkv = nn.Parameter(torch.zeros(heads + 2 * shape.num_kv_heads * shape.head_size, hidden))
         self.output = nn.Parameter(torch.zeros(hidden, heads))
@@ -118,7 +118,7 @@ class TrainingHead(nn.Module):
         )
         layer = weights.layers[-1]
         with torch.no_grad():
-            head.fuse[:, config.hidden_size :] = torch.diag(1 / weights.final_norm)
+            head.fuse[:, 2 * config.hidden_size :] = torch.diag(1 / weights.final_norm)
             for name in ("input_norm", "post_attention_norm"):
                 getattr(head, name).copy_(getattr(layer, name))
             for name in ("qkv", "output", "gate_up", "down"):
@@ -138,7 +138,7 @@ class TrainingHead(nn.Module):
         """Yield what each step computes.
 
         Args:
-            token_ids: int64 [T], each behind its row's position.
+            token_ids: int64 [T, 2], each row's own and the one behind it.
             features: float32 [T, C], the target's hidden states.
             pieces: the texts whose rows follow each other.
             num_steps: tokens drafted from every position.
@@ -163,8 +163,8 @@ class TrainingHead(nn.Module):
     # --------------------------------------------------------------------------- the layer
 
     def inputs(self, token_ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """Token ids int64 [S] and states [S, C] → what `fuse` takes, [S, 2 * C]."""
-        return torch.cat([self._norm(self.embedding[token_ids], self.token_norm), features], dim=-1)
+        """Token ids int64 [S, 2] and states [S, C] → what `fuse` takes, [S, 3 * C]."""
+        return torch.cat([self._norm(self.embedding[token_ids], self.token_norm).flatten(1), features], dim=-1)
 
     def _fuse(self, token_ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         return F.linear(self.inputs(token_ids, features), self.fuse)

@@ -16,20 +16,20 @@ from workbench.speculation.train.head_module import TrainingHead, drafted_rows
 RIDGE: Final = 0.3
 """Penalty on the map, beside the mean square of the inputs: without one it would learn few texts by heart."""
 FITTED_TOKENS: Final = 30_000
-"""Drafted tokens that are enough for 1.3 million numbers with such a penalty."""
+"""Drafted tokens that are enough for a million numbers with such a penalty."""
 
 
 @torch.no_grad()
 def fit_fuse(head: TrainingHead, batches: Iterable[Batch]) -> None:
-    """Set `head.fuse` by ridge regression, from embedding and state to the next state without the final norm."""
-    hidden = head.fuse.shape[0]
-    squares = torch.zeros(2 * hidden, 2 * hidden)
-    products = torch.zeros(2 * hidden, hidden)
+    """Set `head.fuse` by ridge regression, from embeddings and state to the next state without the final norm."""
+    hidden, num_inputs = head.fuse.shape
+    squares = torch.zeros(num_inputs, num_inputs)
+    products = torch.zeros(num_inputs, hidden)
     for batch in batches:
         rows, _ = drafted_rows(batch.pieces)
         inputs = head.inputs(batch.token_ids[rows], batch.features[rows])
         squares += inputs.T @ inputs
         products += inputs.T @ (batch.hidden / head.final_norm)
-    sizes = squares.diagonal().view(2, hidden).mean(dim=1)
+    sizes = squares.diagonal().view(-1, hidden).mean(dim=1)
     penalty = torch.diag(RIDGE * sizes.repeat_interleave(hidden))
     head.fuse.copy_(torch.linalg.solve((squares + penalty).double(), products.double()).T)
