@@ -38,7 +38,7 @@ Round = dict[str, list[Answered]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     parser.add_argument("--rounds", type=int, default=5, help="runs of each, in turns (default: 5)")
-    parser.add_argument("--max-tokens", type=int, default=128, help="output of each answer (default: 128)")
+    parser.add_argument("--max-tokens", type=int, default=128, help="most tokens of an answer (default: 128)")
     parser.add_argument("--k", type=int, default=4, help="tokens drafted for a step (default: 4)")
     parser.add_argument("--draft", metavar="MODEL", help="a draft model, to measure it too")
     parser.add_argument("--quick", action="store_true", help="one prompt of each kind, short, once: to see it work")
@@ -83,8 +83,9 @@ def run(args: argparse.Namespace) -> Report:
     settings = {
         "prompts": [prompt.name for prompt in prompts],
         "prompt_tokens": [len(prompt.token_ids) for prompt in prompts],
-        "output_tokens_each": max_tokens,
-        "sampling": "greedy, end of text ignored",
+        "output_tokens_most": max_tokens,
+        "output_tokens": [len(answer.token_ids) for answer in fixed[0]["none"]],
+        "sampling": "greedy, to the end of the answer",
         "rounds": rounds,
         "num_speculative_tokens": args.k,
         "adaptive_method": adaptive.method,

@@ -59,10 +59,12 @@ class _Delivery:
 def answer_together(
     service: EngineService, prompts: Sequence[Sequence[int]], wishes: SpeculationParams, max_tokens: int
 ) -> list[Answered]:
-    """Submit all prompts at once and wait for their answers.
+    """Submit all prompts at once and wait for their answers, each of which ends where the model ends it.
+
+    What a model writes behind its end of text is nobody's answer, and no draft was made for it.
 
     Raises:
-        EngineError: a request ended before its last token.
+        EngineError: a request did not come to its end.
     """
     deliveries: list[list[_Delivery]] = [[] for _ in prompts]
     finished: queue.SimpleQueue[tuple[int, RequestFinished]] = queue.SimpleQueue()
@@ -78,7 +80,7 @@ def answer_together(
 
         return on_event
 
-    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    params = SamplingParams(temperature=0, max_tokens=max_tokens)
     unsubscribe = service.subscribe(_note_into(steps, names))
     started_s = time.perf_counter()
     try:
@@ -86,8 +88,8 @@ def answer_together(
             names.add(service.submit(tuple(prompt), params, listener(index), speculation=wishes))
         for _ in prompts:
             index, end = finished.get(timeout=REQUEST_TIMEOUT_S)
-            if end.finish_reason is not FinishReason.LENGTH:
-                raise EngineError(f"request {index} ended early, {end.finish_reason}: {end.error}")
+            if end.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+                raise EngineError(f"request {index} came to no end, {end.finish_reason}: {end.error}")
     finally:
         unsubscribe()
     return [_answered(each, started_s, tuple(steps) if len(prompts) == 1 else ()) for each in deliveries]
