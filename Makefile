@@ -25,9 +25,9 @@ help:
 run: $(VENV)/.requirements $(VENV)/.model
 	exec $(BIN)/python app.py $(APP_OPTIONS)
 
-# Two processes, and one thread of the kernels in each: threads of two processes that share a core wait for each
+# Three processes, and one thread of the kernels in each: threads of two processes that share a core wait for each
 # other. tests/conftest.py says which tests stay together.
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 
 test: $(VENV)/.requirements $(VENV)/.model $(VENV)/.requirements-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)

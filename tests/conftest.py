@@ -1,8 +1,9 @@
 """Set up for the whole suite: the same process-wide switches that every entry point makes.
 
-`make test` runs two processes (pytest-xdist). Each file's tests stay together, so that they share the models
-they load; so do the files that ask transformers, and all browser tests: two pages that are drawn at once wait for
-each other. What takes long is begun first, so that both processes end together.
+`make test` runs three processes (pytest-xdist): browser tests wait much of their time. Each file's tests stay
+together, so that they share the models they load; so do the files that ask transformers, and the browser tests, in
+two halves: with more Chromiums than that, pages wait for each other. What takes long is begun first, so that all
+processes end together.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ settings.register_profile("untimed", deadline=None)  # a busy machine is no fail
 settings.load_profile("untimed")
 
 BROWSER_TESTS = Path(__file__).parent / "browser"
+CHAT_TESTS = tuple(
+    f"tests/browser/test_{name}.py"
+    for name in (
+        *("access", "answers", "chat", "chat_more", "engine_restart", "guide", "language", "load_buttons"),
+        *("memory_engine", "points", "reading_order", "tokens"),
+    )
+)
+"""One half of the browser tests."""
 ORACLE_TESTS = (
     "tests/test_exactness.py",
     "tests/test_logprobs.py",
@@ -34,9 +43,10 @@ ORACLE_TESTS = (
 )
 """They share `reference_model`, which takes half a minute to load."""
 BEGIN_WITH = (
+    *CHAT_TESTS,
     "tests/browser/",
     *ORACLE_TESTS,
-    "tests/test_presets.py",  # short: a process is given two groups at once, and this one waits for the browser
+    *("tests/test_presets.py", "tests/test_config.py"),  # short: each process is given two groups at once
     "tests/engine/test_speculative_distribution.py",
     "tests/bench/test_page.py",
     "tests/test_app.py",
@@ -62,12 +72,12 @@ def _rank(nodeid: str) -> int:
 
 
 class TogetherScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives whole files to the processes; those that ask one oracle, and the browser tests, as one."""
+    """Gives whole files to the processes, and as one each: the oracle's, and both halves of the browser tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
         if path.startswith("tests/browser/"):
-            return "browser"
+            return "chat" if path in CHAT_TESTS else "browser"
         return "oracle" if path in ORACLE_TESTS else path
 
 

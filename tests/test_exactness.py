@@ -33,10 +33,10 @@ SINGLES = (
 BATCHES = (
     Setting(True, 8, 16, True, False, kv_layout="contiguous"),
     Setting(True, 16, 2048, True, True),
-    Setting(True, 32, 16, True, True, "swap"),
+    Setting(True, 16, 2048, False, False),
     Setting(True, 8, 2048, True, False, "swap"),
     Setting(True, 16, 16, True, False, "swap"),
-    Setting(True, 16, 2048, False, False),
+    Setting(True, 32, 16, True, True, "swap"),
 )
 
 DRAFTS = {
@@ -48,7 +48,7 @@ DRAFTS = {
 """(most drafted tokens, requests together, adaptive) of prompt look-up, by the engine they run in."""
 NUM_COMPARED = 32
 """First tokens of each answer that the sample compares; the full product compares all 64."""
-NUM_DRAFTED = 24
+NUM_DRAFTED = 32
 """Tokens of each answer with drafts."""
 
 

@@ -153,7 +153,7 @@ def service(tiny_model: Path) -> Iterator[EngineService]:
     )
     engine = EngineService(config)
     engine.start()
-    engine.wait_ready(60)
+    engine.wait_ready(LOADING_S)
     yield engine
     engine.shutdown()
 
