@@ -193,10 +193,10 @@ class Ops(Protocol):
     ) -> torch.Tensor:
         """Run a whole Llama-family layer (arXiv 2302.13971): the ops above, in the order of the reference.
 
-        hidden [T, C] is the layer's normed input, `residual` [T, C] the stream, to which attention
-        and MLP are added **in place**; the keys and values of this step are written to kv_cache.
-        Returns the stream's norm by next_norm [C], the next layer's input norm or the model's final
-        one: [T, C]. Bitwise equal to the ops one by one.
+        hidden [T, C] is the layer's normed input, or that and more beside it where the qkv weight has more
+        columns; `residual` [T, C] is the stream, to which attention and MLP are added **in place**; the
+        keys and values of this step are written to kv_cache. Returns the stream's norm by next_norm [C],
+        the next layer's input norm or the model's final one: [T, C]. Bitwise equal to the ops one by one.
         """
 
 

@@ -45,11 +45,7 @@ class CpuOps:
         torch.set_num_threads(num_threads)
 
     def warm_up(self) -> None:
-        """Compile every kernel, or load it from numba's cache: once for float32 weights, once for float16."""
-        self._warm_up(torch.float32)
-        self._warm_up(torch.float16)
-
-    def _warm_up(self, weights: torch.dtype) -> None:
+        """Compile every kernel, or load it from numba's cache; what multiplies by weights, for float32 and float16."""
         x = torch.zeros(1, 16)
         keys, values = torch.zeros(1, 1, 16, 8), torch.zeros(1, 1, 8, 16)
         qkv = torch.zeros(1, 3, 16)
@@ -62,8 +58,6 @@ class CpuOps:
             slot_mapping=zero,
             positions=zero,
         )
-        square = self.prepare_weight(RowWeight(torch.zeros(16, 16, dtype=weights)))
-        self.linear(square.rows(zero), square)
         self.rms_norm(x, torch.ones(16), 1e-5)
         self.add_rms_norm(x, torch.zeros(1, 16), torch.ones(16), 1e-5)
         self.silu_and_mul(torch.zeros(1, 32))
@@ -71,16 +65,16 @@ class CpuOps:
         self.write_kv(key, value, keys, values, zero)
         self.copy_blocks(keys, keys, torch.zeros(1, 2, dtype=torch.int64))
         self.paged_attention(query, keys, values, one_token, 1.0)
-        layer = DecoderLayerWeights(
-            input_norm=torch.ones(16),
-            qkv=self.prepare_weight(RowWeight(torch.zeros(48, 16, dtype=weights))),
-            output=square,
-            post_attention_norm=torch.ones(16),
-            gate_up=self.prepare_weight(RowWeight(torch.zeros(32, 16, dtype=weights))),
-            down=square,
-        )
         shape = DecoderLayerShape(num_heads=1, num_kv_heads=1, head_size=16, eps=1e-5)
-        self.decoder_layer(x, x.clone(), layer, torch.ones(16), shape, (keys, values), torch.zeros(1, 16), one_token)
+        for dtype in (torch.float32, torch.float16):
+            square, gate_up, fused = (
+                self.prepare_weight(RowWeight(torch.zeros(size, 16, dtype=dtype))) for size in (16, 32, 48)
+            )
+            self.linear(square.rows(zero), square)
+            layer = DecoderLayerWeights(torch.ones(16), fused, square, torch.ones(16), gate_up, square)
+            self.decoder_layer(
+                x, x.clone(), layer, torch.ones(16), shape, (keys, values), torch.zeros(1, 16), one_token
+            )
 
     def prepare_weight(self, weight: RowWeight) -> LinearWeight:
         """See `kernels.ops.Ops.prepare_weight`."""

@@ -20,9 +20,9 @@ def decoder_layer(hidden, residual, weights, kv_cache, step, sizes, eps, scale, 
     """Run one layer; return its normed output [T, C] and add to residual [T, C] **in place**.
 
     Args:
-        hidden: normed input, float32 [T, C].
+        hidden: normed input, float32 [T, C], or more columns where the qkv weight takes more.
         residual: the stream, float32 [T, C].
-        weights: qkv [(H + 2K)D, C], its bias, output [C, HD], its bias, post_norm [C], gate_up
+        weights: qkv [(H + 2K)D, columns of hidden], its bias, output [C, HD], its bias, post_norm [C], gate_up
             [2I, C], its bias, down [C, I], its bias, next_norm [C]. A bias of no elements is none.
         kv_cache: keys [N, K, D, B] and values [N, K, B, D], **mutated**.
         step: cos_sin [max_model_len, D], positions [T], slots [T], query_start [R + 1], tables [R, M].
@@ -36,7 +36,7 @@ def decoder_layer(hidden, residual, weights, kv_cache, step, sizes, eps, scale, 
     key_cache, value_cache = kv_cache
     cos_sin, positions, slots, query_start, tables = step
     num_heads, num_kv_heads, head_size, window = sizes
-    num_tokens, hidden_size = hidden.shape
+    num_tokens, hidden_size = residual.shape
 
     qkv = np.empty((num_tokens, num_heads + 2 * num_kv_heads, head_size), np.float32)
     flat = qkv.reshape(num_tokens, -1)

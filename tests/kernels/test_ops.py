@@ -224,8 +224,11 @@ def test_backends_describe_themselves():
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("num_new", [[1], [7, 1, 20]])
 @pytest.mark.parametrize("window", [None, 6])
-def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bias: bool, window: int | None):
-    """On the compiled backend; and it agrees with the reference backend."""
+@pytest.mark.parametrize("num_more", [0, 20])
+def test_decoder_layer_is_bitwise_its_ops_one_by_one(
+    num_new: list[int], has_bias: bool, window: int | None, num_more: int
+):
+    """On the compiled backend; and it agrees with the reference backend. `num_more` columns beside the stream's."""
     shape = DecoderLayerShape(num_heads=4, num_kv_heads=2, head_size=16, eps=1e-5, sliding_window=window)
     case = paged_case([40, 9, 20][: len(num_new)], num_new, num_heads=4, num_kv_heads=2, head_size=16, window=window)
     num_tokens, hidden_size, inner = sum(num_new), 48, 56
@@ -236,7 +239,7 @@ def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bia
     def weights_for(ops: Ops) -> DecoderLayerWeights:
         return DecoderLayerWeights(
             input_norm=randn(hidden_size),
-            qkv=prepared(ops, randn(128, hidden_size, seed=1)),
+            qkv=prepared(ops, randn(128, hidden_size + num_more, seed=1)),
             output=prepared(ops, randn(hidden_size, 64, seed=2)),
             post_attention_norm=randn(hidden_size, seed=3),
             gate_up=prepared(ops, randn(2 * inner, hidden_size, seed=4)),
@@ -252,7 +255,7 @@ def test_decoder_layer_is_bitwise_its_ops_one_by_one(num_new: list[int], has_bia
     def run(layer: Any, weights: DecoderLayerWeights) -> tuple[torch.Tensor, ...]:
         residual = randn(num_tokens, hidden_size, seed=8)
         caches = (case.key_cache.clone(), case.value_cache.clone())
-        hidden = randn(num_tokens, hidden_size, seed=9)
+        hidden = randn(num_tokens, hidden_size + num_more, seed=9)
         next_norm = randn(hidden_size, seed=6)
         return layer(hidden, residual, weights, next_norm, shape, caches, cos_sin, case.metadata), residual, *caches
 
