@@ -114,7 +114,7 @@ def test_file_that_is_no_head_is_refused(path, target):
         ({"vocabulary": None}, r"it lacks the tensors \['vocabulary'\]"),
         ({"bias": torch.zeros(1)}, r"has \['bias'\] instead"),
         ({"fuse": torch.zeros(64, 64, dtype=torch.float16)}, r"'fuse' is \(64, 64\), tiny needs \(64, 192\)"),
-        ({"qkv": torch.zeros(64, 64, dtype=torch.float16)}, r"'qkv' is \(64, 64\), tiny needs \(128, 64\)"),
+        ({"qkv": torch.zeros(64, 64, dtype=torch.float16)}, r"'qkv' is \(64, 64\), tiny needs \(128, 192\)"),
         ({"down": torch.zeros(64, 95, dtype=torch.float16)}, r"'gate_up' is \(192, 64\), tiny needs \(190, 64\)"),
         ({"down": torch.zeros(64, dtype=torch.float16)}, r"'down' is \(64,\)"),
         ({"token_norm": torch.ones(63, dtype=torch.float16)}, r"'token_norm' is \(63,\), tiny needs \(64,\)"),

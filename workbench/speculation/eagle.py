@@ -6,7 +6,8 @@ tokens, as the head. Where it goes on from its own drafts, its own hidden state 
 
 EAGLE takes the embedding of token p + 1 only. With that of p beside it, the one layer can copy: position q then knows
 two tokens that follow each other, so that at p attention can look for the q with token q = token p + 1, and read what
-stood behind it. Without, that takes two layers (induction heads, arXiv 2209.11895).
+stood behind it. Without, that takes two layers (induction heads, arXiv 2209.11895). Attention sees both embeddings
+beside the stream (as in EAGLE-3, arXiv 2503.01840), where they are not mixed with anything.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class EagleWeights:
     fuse: LinearWeight
     """[C, 3 * C]: embedding of the position's token, of the one behind it, then hidden state."""
     layer: DecoderLayerWeights
+    """Its qkv takes the normed stream and both embeddings: [(H + 2K) * D, 3 * C]."""
     final_norm: torch.Tensor
     """[C]"""
     embedding: LinearWeight
@@ -77,11 +79,12 @@ class EagleHead:
         if features is None:
             features = kept.view(-1, kept.shape[-1])[metadata.slot_mapping]
         weights, ops, eps = self._weights, self._ops, self._shape.eps
-        embedded = ops.rms_norm(weights.embedding.rows(token_ids.flatten()), weights.token_norm, eps)
-        residual = ops.linear(torch.cat([embedded.view(len(token_ids), -1), features], dim=-1), weights.fuse)
-        hidden = ops.rms_norm(residual, weights.layer.input_norm, eps)
+        rows = ops.rms_norm(weights.embedding.rows(token_ids.flatten()), weights.token_norm, eps)
+        embedded = rows.view(len(token_ids), -1)
+        residual = ops.linear(torch.cat([embedded, features], dim=-1), weights.fuse)
+        normed = ops.rms_norm(residual, weights.layer.input_norm, eps)
         return ops.decoder_layer(
-            hidden,
+            torch.cat([normed, embedded], dim=-1),
             residual,
             weights.layer,
             weights.final_norm,

@@ -172,7 +172,7 @@ def _check_shapes(path: Path, found: Mapping[str, tuple[int, ...]], target: Head
     expected = {
         **dict.fromkeys(VECTORS, (hidden,)),
         "fuse": (hidden, 3 * hidden),
-        "qkv": (heads + 2 * layer.num_kv_heads * layer.head_size, hidden),
+        "qkv": (heads + 2 * layer.num_kv_heads * layer.head_size, 3 * hidden),
         "output": (hidden, heads),
         "gate_up": (2 * inner, hidden),
         "down": (hidden, inner),

@@ -124,14 +124,15 @@ def test_head_from_the_target_begins_as_its_last_layer(target):
     head = TrainingHead.from_target(target.model, torch.arange(0, 269, 3))
     weights = target.model.weights
     layer = weights.layers[-1]
-    assert torch.equal(head.qkv, layer.qkv.dense())
+    assert torch.equal(head.qkv[:, :64], layer.qkv.dense())
+    assert not head.qkv[:, 64:].any()
     assert torch.equal(head.gate_up, layer.gate_up.dense())
     assert torch.allclose(30 * head.output, layer.output.dense())
     assert torch.allclose(30 * head.down, layer.down.dense())
     assert torch.equal(head.final_norm, weights.final_norm)
     assert torch.equal(head.head, weights.head.dense()[::3])
     state = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(head._fuse(torch.arange(10).view(5, 2), state * weights.final_norm), state, atol=1e-6)
+    assert torch.allclose(head._enter(torch.arange(10).view(5, 2), state * weights.final_norm)[0], state, atol=1e-6)
 
 
 def test_trained_are_the_heads_own_weights_only(head):

@@ -57,7 +57,9 @@ def examples(target, data):
     return Examples(sequences, list(compute_features(target.model, sequences)))
 
 
-SETTINGS = TrainingSettings(num_epochs=3, batch_tokens=60, learning_rate=3e-3, objective=Objective(num_steps=2))
+SETTINGS = TrainingSettings(
+    num_epochs=3, batch_tokens=60, learning_rate=3e-3, dropout=0.1, objective=Objective(num_steps=2)
+)
 
 
 def training(target, examples, folder, settings=SETTINGS, facts=None):
@@ -110,6 +112,20 @@ def test_training_makes_the_loss_smaller_and_leaves_the_target_alone(target, exa
     assert sum(counts) == 20 * sum(one.num_generated - 1 for one in examples.sequences)
     assert torch.equal(head.embedding, target.model.weights.embedding.dense())
     assert read_checkpoint(tmp_path).step == 60
+
+
+def test_numbers_are_left_out_while_training_only(target, examples, tmp_path):
+    head, run = training(target, examples, tmp_path, settings=replace(SETTINGS, dropout=0.5))
+    batch = examples.batch(examples.numbers[:2])
+
+    def hidden(is_training: bool) -> torch.Tensor:
+        head.train(is_training)
+        with torch.no_grad():
+            return next(iter(head(batch.token_ids, batch.features, batch.pieces, 1))).hidden
+
+    assert not torch.equal(hidden(True), hidden(True))
+    assert torch.equal(hidden(False), hidden(False))
+    assert run.step == 0
 
 
 def test_learning_rate_warms_up_and_falls(target, examples, tmp_path):

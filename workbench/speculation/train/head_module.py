@@ -77,11 +77,13 @@ class TrainingHead(nn.Module):
         """
         super().__init__()
         self.shape = shape
+        self.dropout = 0.0
+        """Share of the numbers that enter and leave the layer's two branches which are left out while training."""
         hidden, heads = embedding.shape[1], shape.num_heads * shape.head_size
         self.token_norm = nn.Parameter(torch.ones(hidden))
         self.fuse = nn.Parameter(torch.zeros(hidden, 3 * hidden))
         self.input_norm = nn.Parameter(torch.ones(hidden))
-        self.qkv = nn.Parameter(torch.zeros(heads + 2 * shape.num_kv_heads * shape.head_size, hidden))
+        self.qkv = nn.Parameter(torch.zeros(heads + 2 * shape.num_kv_heads * shape.head_size, 3 * hidden))
         self.output = nn.Parameter(torch.zeros(hidden, heads))
         self.post_attention_norm = nn.Parameter(torch.ones(hidden))
         self.gate_up = nn.Parameter(torch.zeros(2 * intermediate_size, hidden))
@@ -121,7 +123,8 @@ class TrainingHead(nn.Module):
             head.fuse[:, 2 * config.hidden_size :] = torch.diag(1 / weights.final_norm)
             for name in ("input_norm", "post_attention_norm"):
                 getattr(head, name).copy_(getattr(layer, name))
-            for name in ("qkv", "output", "gate_up", "down"):
+            head.qkv[:, : config.hidden_size] = layer.qkv.dense()
+            for name in ("output", "gate_up", "down"):
                 getattr(head, name).copy_(getattr(layer, name).dense())
             head.output.div_(STREAM_SIZE)
             head.down.div_(STREAM_SIZE)
@@ -146,37 +149,42 @@ class TrainingHead(nn.Module):
         rows, is_last = drafted_rows(pieces)
         positions = torch.cat([torch.arange(piece.num_rows) for piece in pieces])
         attention = _Attention(self.shape, pieces)
-        residual = self._fuse(token_ids, features)
-        normed = self._norm(residual, self.input_norm)
-        attention.add(*self._keys_values(normed, positions))
-        residual, normed, drafted = residual[rows], normed[rows], torch.arange(len(rows))
-        hidden = self._layer(residual, normed, positions[rows], attention)
+        residual, seen = self._enter(token_ids, features)
+        attention.add(*self._keys_values(seen, positions))
+        drafted = torch.arange(len(rows))
+        hidden = self._layer(residual[rows], seen[rows], positions[rows], attention)
         yield StepOutput(hidden, drafted)
         for _ in range(1, num_steps):
             features, drafted = hidden[~is_last[drafted]], drafted[~is_last[drafted]] + 1
-            residual = self._fuse(token_ids[rows[drafted]], features)
-            normed = self._norm(residual, self.input_norm)
-            attention.add(*self._keys_values(normed, positions[rows[drafted]]))
-            hidden = self._layer(residual, normed, positions[rows[drafted]], attention)
+            residual, seen = self._enter(token_ids[rows[drafted]], features)
+            attention.add(*self._keys_values(seen, positions[rows[drafted]]))
+            hidden = self._layer(residual, seen, positions[rows[drafted]], attention)
             yield StepOutput(hidden, drafted)
 
     # --------------------------------------------------------------------------- the layer
 
     def inputs(self, token_ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """Token ids int64 [S, 2] and states [S, C] → what `fuse` takes, [S, 3 * C]."""
-        return torch.cat([self._norm(self.embedding[token_ids], self.token_norm).flatten(1), features], dim=-1)
+        return torch.cat([self.tokens(token_ids), features], dim=-1)
 
-    def _fuse(self, token_ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        return F.linear(self.inputs(token_ids, features), self.fuse)
+    def tokens(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Token ids int64 [S, 2] → their normed embeddings, [S, 2 * C]."""
+        return self._norm(self.embedding[token_ids], self.token_norm).flatten(1)
+
+    def _enter(self, token_ids: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the stream [S, C], and what attention sees: it, normed, and the tokens [S, 3 * C]."""
+        tokens = self.tokens(token_ids)
+        residual = self._drop(F.linear(torch.cat([tokens, features], dim=-1), self.fuse))
+        return residual, torch.cat([self._norm(residual, self.input_norm), tokens], dim=-1)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, x.shape[-1:], weight, self.shape.eps)
 
-    def _keys_values(self, normed: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _keys_values(self, seen: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys, rotated, and values, both [T, K, D]."""
         shape = self.shape
-        both = F.linear(normed, self.qkv[shape.num_heads * shape.head_size :])
-        key, value = both.view(len(normed), 2, shape.num_kv_heads, shape.head_size).unbind(1)
+        both = F.linear(seen, self.qkv[shape.num_heads * shape.head_size :])
+        key, value = both.view(len(seen), 2, shape.num_kv_heads, shape.head_size).unbind(1)
         return self._rotate(key, positions), value
 
     def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -185,15 +193,18 @@ class TrainingHead(nn.Module):
         return torch.cat([left * cosine - right * sine, right * cosine + left * sine], dim=-1)
 
     def _layer(
-        self, residual: torch.Tensor, normed: torch.Tensor, positions: torch.Tensor, attention: _Attention
+        self, residual: torch.Tensor, seen: torch.Tensor, positions: torch.Tensor, attention: _Attention
     ) -> torch.Tensor:
         """Return the hidden states [S, C] behind layer and final norm."""
         shape = self.shape
-        query = F.linear(normed, self.qkv[: shape.num_heads * shape.head_size])
-        query = self._rotate(query.view(len(normed), shape.num_heads, shape.head_size), positions)
-        residual = residual + F.linear(attention(query).flatten(1), self.output)
+        query = F.linear(seen, self.qkv[: shape.num_heads * shape.head_size])
+        query = self._rotate(query.view(len(seen), shape.num_heads, shape.head_size), positions)
+        residual = residual + self._drop(F.linear(attention(query).flatten(1), self.output))
         gate, up = F.linear(self._norm(residual, self.post_attention_norm), self.gate_up).chunk(2, dim=-1)
-        return self._norm(residual + F.linear(F.silu(gate) * up, self.down), self.final_norm)
+        return self._norm(residual + self._drop(F.linear(F.silu(gate) * up, self.down)), self.final_norm)
+
+    def _drop(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
 class _Attention:

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--learning-rate", type=float, default=5e-4, help="the highest, after the warm-up")
     parser.add_argument("--weight-decay", type=float, default=0.01, help="of matrices")
+    parser.add_argument("--dropout", type=float, default=0.0, help="share of numbers left out of the layer's branches")
     parser.add_argument("--drafted", type=int, default=3, metavar="N", help="tokens drafted from every position")
     parser.add_argument("--step-decay", type=float, default=0.8, help="weight of a drafted token beside the one before")
     parser.add_argument("--hidden-weight", type=float, default=0.5, help="weight of the distance of hidden states")
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace) -> None:
     import torch
 
     from workbench.models.fingerprint import model_sha256
+    from workbench.speculation.train.copying import begin_copying
     from workbench.speculation.train.examples import Examples, read_data
     from workbench.speculation.train.features import FeatureFiles
     from workbench.speculation.train.head_module import TrainingHead
@@ -109,6 +111,7 @@ def run(args: argparse.Namespace) -> None:
         facts["start"] = {**start.facts, "num_steps": start.step}
         head.load_state_dict(start.head)
     elif not (args.out / CHECKPOINT).exists():
+        begin_copying(head)
         order = Examples(texts, features).order(args.seed, 0, args.batch_tokens)
         fit_fuse(head, (examples.batch(numbers) for numbers in order[: FITTED_TOKENS // args.batch_tokens]))
     training = Training(head, examples, settings_from(args), args.out, facts)
@@ -166,6 +169,7 @@ def settings_from(args: argparse.Namespace) -> Any:
         batch_tokens=args.batch_tokens,
         learning_rate=args.learning_rate,
         weight_decay=args.weight_decay,
+        dropout=args.dropout,
         seed=args.seed,
         objective=Objective(args.drafted, args.step_decay, args.hidden_weight),
     )
@@ -219,7 +223,9 @@ class Watch:
 
         started = time.monotonic()
         batches = (self._held_out.batch(numbers) for numbers in self._held_out.in_order(1024, self._num_tokens))
+        self._head.eval()
         found = measure(self._head, batches)
+        self._head.train()
         report: dict[str, Any] = {"step": self._training.step, **rounded(found)}
         if self._losses:
             report["loss"] = round(self._loss / self._losses, 4)

@@ -37,6 +37,8 @@ class TrainingSettings:
     weight_decay: float = 0.01
     """Of matrices; norms are left alone."""
     max_gradient_norm: float = 1.0
+    dropout: float = 0.0
+    """See `TrainingHead.dropout`."""
     seed: int = 0
     objective: Objective = field(default_factory=Objective)
 
@@ -74,6 +76,7 @@ class Training:
             ConfigurationError: the folder holds a run on other data, or with other settings.
         """
         self._head, self._examples, self._settings, self._folder = head, examples, settings, folder
+        head.dropout = settings.dropout
         self._facts = {**facts, "settings": asdict(settings)}
         self._order = [
             numbers
@@ -117,6 +120,7 @@ class Training:
         saved_s = time.monotonic()
         while self.step < self.num_steps:
             batch = self._examples.batch(self._order[self.step])
+            torch.manual_seed(self._settings.seed * self.num_steps + self.step)  # what is left out
             loss = self._update(loss_of(self._head, batch, self._settings.objective))
             self.step += 1
             after_step(loss, len(batch.best))

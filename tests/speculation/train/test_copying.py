@@ -1,0 +1,72 @@
+"""A head that begins by copying: it finds where the last token stood before, and says what followed it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.ops import load_backend
+from tests.models.tiny_gguf import write_tiny_gguf
+from workbench.models.loader import load_model
+from workbench.speculation.train.copying import begin_copying
+from workbench.speculation.train.head_module import Piece, TrainingHead
+
+VOCAB_SIZE, LENGTH = 269, 120
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory) -> TrainingHead:
+    """Of a model with heads as large as those of the real one, so that tokens can be told apart in them."""
+    path = tmp_path_factory.mktemp("wide") / "wide.gguf"
+    write_tiny_gguf(path, num_layers=1, hidden_size=256, num_heads=4, num_kv_heads=2, intermediate_size=64)
+    model = load_model(str(path), load_backend("reference"), lambda _: None).model
+    made = TrainingHead.from_target(model, torch.arange(VOCAB_SIZE))
+    with torch.no_grad():  # the stream, the other heads and the MLP say nothing
+        for name in ("fuse", "output", "down"):
+            getattr(made, name).zero_()
+    begin_copying(made)
+    return made
+
+
+def drafted(head: TrainingHead, text: torch.Tensor) -> int:
+    """The token that the head says stands behind a text."""
+    with torch.no_grad():
+        (output,) = head(text.unfold(0, 2, 1), torch.zeros(len(text) - 1, 256), [Piece(len(text) - 1, 0)], 1)
+        return int(head.logits(output.hidden[-1]).argmax())
+
+
+def test_token_that_followed_the_last_one_before_is_drafted(head):
+    """In texts of different tokens, whose last token stands once more somewhere in them."""
+    generator = torch.Generator().manual_seed(0)
+    right = 0
+    for trial in range(40):
+        text = torch.randperm(VOCAB_SIZE, generator=generator)[:LENGTH]
+        place = 3 + 2 * trial
+        text[-1] = text[place]
+        right += drafted(head, text) == int(text[place + 1])
+    assert right >= 36
+
+
+def test_nothing_is_copied_where_the_keys_do_not_see_their_own_token(head):
+    """The same texts, with what the keys compare taken away: so the test above can fail."""
+    keys = head.qkv[5 * 64 : 6 * 64]
+    kept = keys.detach().clone()
+    generator = torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():
+            keys.zero_()
+        texts = [torch.randperm(VOCAB_SIZE, generator=generator)[:LENGTH] for _ in range(20)]
+        right = 0
+        for text in texts:
+            text[-1] = text[40]
+            right += drafted(head, text) == int(text[41])
+        assert right <= 3
+    finally:
+        with torch.no_grad():
+            keys.copy_(kept)
+
+
+def test_the_other_heads_are_left_alone(head):
+    assert torch.equal(head.qkv[: 2 * 64, 256:], torch.zeros(2 * 64, 512))
+    assert torch.equal(head.qkv[4 * 64 : 5 * 64, 256:], torch.zeros(64, 512))
+    assert torch.equal(head.output[:, : 2 * 64], torch.zeros(256, 2 * 64))
