@@ -211,7 +211,7 @@ def accept_with(acceptance: Callable[[float, float], float], recovered_weights: 
         for place, token_id in enumerate(drafted):
             p, q = p_rows[place], q_rows[place].double()
             if accept_uniforms[place] >= acceptance(float(p[token_id]), float(q[token_id])):
-                recovered = rejection_sampler.invert(recovered_weights(p, q), recover_uniforms[place])
+                recovered = rejection_sampler.invert(recovered_weights(p, q).numpy(), recover_uniforms[place])
                 return Verdict((*drafted[:place], recovered))
         return Verdict((*drafted, bonus_token_id))
 

@@ -34,12 +34,15 @@ def draw(
         uniforms: S random numbers in [0, 1).
     """
     best = logits.argmax(dim=-1)
-    found: list[Drawn] = []
-    for row, (temperature, uniform) in enumerate(zip(temperatures, uniforms, strict=True)):
-        column, probabilities = int(best[row]), None
-        if temperature > 0:
-            scaled = (logits[row] - logits[row, column]).double() / temperature  # the best is 0: none overflows
-            probabilities = scaled.softmax(dim=-1).float()
-            column = invert(probabilities.double(), uniform)
-        found.append(Drawn(column if vocabulary is None else int(vocabulary[column]), probabilities))
-    return found
+    columns = best.tolist()
+    probabilities: dict[int, torch.Tensor] = {}
+    drawing = [row for row, temperature in enumerate(temperatures) if temperature > 0]
+    if drawing:
+        heat = torch.tensor([temperatures[row] for row in drawing], dtype=torch.float64).unsqueeze(1)
+        chosen = logits[drawing]
+        scaled = (chosen - chosen.gather(1, best[drawing].unsqueeze(1))).double() / heat  # the best is 0: none overflows
+        probabilities = dict(zip(drawing, scaled.softmax(dim=-1).float(), strict=True))
+        for row in drawing:
+            columns[row] = invert(probabilities[row].double().numpy(), uniforms[row])
+    token_ids = columns if vocabulary is None else vocabulary[columns].tolist()
+    return [Drawn(token_id, probabilities.get(row)) for row, token_id in enumerate(token_ids)]

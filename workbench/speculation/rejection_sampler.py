@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -62,25 +65,25 @@ def accept_drawn(
         recover_uniforms: k random numbers in [0, 1), independent of the others.
         bonus_token_id: drawn from the last row of the target's.
     """
+    all_p, all_q = target_probabilities.numpy(), draft_probabilities.numpy()
     for place, token_id in enumerate(draft_token_ids):
-        p, q = _normalized(target_probabilities[place]), _normalized(draft_probabilities[place])
+        p, q = _normalized(all_p[place]), _normalized(all_q[place])
         if accept_uniforms[place] * q[token_id] >= p[token_id]:
-            recovered = invert((p - q).clamp_(min=0), recover_uniforms[place])
+            recovered = invert(np.maximum(p - q, 0), recover_uniforms[place])
             return Verdict((*draft_token_ids[:place], recovered))
     return Verdict((*draft_token_ids, bonus_token_id))
 
 
-def invert(weights: torch.Tensor, uniform: float) -> int:
+def invert(weights: npt.NDArray[np.float64], uniform: float) -> int:
     """Return the token at which the cumulative weight passes `uniform` of the whole; never one of weight 0.
 
     weights: float64 [vocab], not all 0.
     """
-    cumulative = weights.cumsum(dim=0)
+    cumulative = np.cumsum(weights)
     total = cumulative[-1]
-    target = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
-    return int(torch.searchsorted(cumulative, target, right=True))
+    return int(np.searchsorted(cumulative, min(uniform * total, np.nextafter(total, 0.0)), side="right"))
 
 
-def _normalized(weights: torch.Tensor) -> torch.Tensor:
-    wide = weights.double()
+def _normalized(weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    wide = weights.astype(np.float64)
     return wide / wide.sum()
