@@ -95,9 +95,8 @@ class Setting:
             "preemption_mode": self.preemption_mode,
             "kv_layout": self.kv_layout,
         }
-        if self.has_small_pool:
-            longest = max(len(case.prompt_token_ids) + len(case.answer.token_ids) for case in cases)
-            fields["num_blocks"] = -(-longest // self.block_size) + SPARE_BLOCKS
+        blocks = [-(-(len(case.prompt_token_ids) + len(case.answer.token_ids)) // self.block_size) for case in cases]
+        fields["num_blocks"] = (max(blocks) if self.has_small_pool else sum(blocks)) + SPARE_BLOCKS
         return fields
 
 

@@ -17,6 +17,22 @@ _ROWS_AT_ONCE: Final = 4096
 """Rows dequantized in one go: bounds the temporary copy to some megabytes."""
 
 
+class _Reader(gguf.GGUFReader):  # type: ignore[misc]
+    """A reader over the same memory as a plain array: a tokenizer is 250,000 slices, which a memmap makes slowly.
+
+    Opening the default model takes 1.0 s instead of 2.8 (measured).
+    """
+
+    @property
+    def data(self) -> Any:
+        """The whole file, uint8."""
+        return self._plain
+
+    @data.setter
+    def data(self, mapped: Any) -> None:
+        self._plain = mapped.view(np.ndarray)
+
+
 class GGUFFile:
     """Read-only view of a GGUF file (memory-mapped; nothing is dequantized until asked for).
 
@@ -32,7 +48,7 @@ class GGUFFile:
         if magic != b"GGUF":
             raise self.error(f"it starts with {magic!r}, not b'GGUF'", "give the path of a .gguf file")
         try:
-            reader = gguf.GGUFReader(path)
+            reader = _Reader(path)
             self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
         except Exception as error:  # the reader has no error type of its own; whatever it meets, the file is unreadable
             raise self.error(

@@ -40,7 +40,9 @@ def draw(
     if drawing:
         heat = torch.tensor([temperatures[row] for row in drawing], dtype=torch.float64).unsqueeze(1)
         chosen = logits[drawing]
-        scaled = (chosen - chosen.gather(1, best[drawing].unsqueeze(1))).double() / heat  # the best is 0: none overflows
+        scaled = (
+            chosen - chosen.gather(1, best[drawing].unsqueeze(1))
+        ).double() / heat  # the best is 0: none overflows
         probabilities = dict(zip(drawing, scaled.softmax(dim=-1).float(), strict=True))
         for row in drawing:
             columns[row] = invert(probabilities[row].double().numpy(), uniforms[row])
