@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.chat_page import LOADING_S, ask, finish_reason, preset, running, visit, wait_until
+from tests.browser.chat_page import LOADING_S, MANY_TOKENS, ask, finish_reason, preset, running, visit, wait_until
 from tests.browser.running_server import RunningServer
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.engine.service import EngineService
@@ -92,7 +92,7 @@ def test_header_tells_the_acceptance_while_drafts_are_verified_and_a_dash_afterw
     _, page = shown
     acceptance = page.locator('#wb-header [data-part="acceptance"]')
     choose(page, "#wb-method", "ngram")
-    ask(page, PROMPT, max_tokens=400)
+    ask(page, PROMPT, max_tokens=MANY_TOKENS)
     expect(acceptance).to_have_text(re.compile(r"^[01]\.\d\d$"))
     page.click("#wb-stop")
     expect(acceptance).to_have_text("–")

@@ -132,7 +132,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "not-gzip": (lambda _: b"hello, this is text", "is damaged or no gzip file"),
     "truncated": (lambda data: data[: len(data) // 2], "ends too early: it was not saved or copied to its end"),
     "without-trailer": (lambda data: data[:-8], "ends too early"),
-    "flipped": (lambda data: data[:200] + bytes([data[200] ^ 0xFF]) + data[201:], "is damaged"),
+    "flipped": (lambda data: data[:200] + bytes([data[200] ^ 0xFF]) + data[201:], "is damaged|is no saved run"),
     "checksum": (lambda data: data[:-8] + b"\0\0\0\0" + data[-4:], "is damaged or no gzip file"),
     "other-format": (set_in(0, format="something"), "is no saved run: its first line does not say 'workbench-run'"),
     "no-json": (lambda _: gzip.compress(b"hello\n"), "is no saved run"),
