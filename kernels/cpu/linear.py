@@ -95,7 +95,7 @@ def _linear_tile(x, panels, out, first, most_vectors, most_rows):  # type: ignor
 
 
 def _multiply(panels: Any, *arguments: Any) -> None:
-    """Multiply a tile, with the code for the panels' type."""
+    """Multiply a tile, with the code for the panels' type: `_multiply_for`, wherever numba compiles a call."""
 
 
 @overload(_multiply)

@@ -127,12 +127,18 @@ def set_block(index: int, value: int) -> Callable[[bytes], bytes]:
     return changed(change)
 
 
+def with_flipped_middle(data: bytes) -> bytes:
+    """A byte among the steps: nearer to the front, the first line may be what is hit."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 0xFF]) + data[middle + 1 :]
+
+
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda _: b"", "is no saved run|ends too early|ends here"),
     "not-gzip": (lambda _: b"hello, this is text", "is damaged or no gzip file"),
     "truncated": (lambda data: data[: len(data) // 2], "ends too early: it was not saved or copied to its end"),
     "without-trailer": (lambda data: data[:-8], "ends too early"),
-    "flipped": (lambda data: data[:200] + bytes([data[200] ^ 0xFF]) + data[201:], "is damaged|is no saved run"),
+    "flipped": (with_flipped_middle, "is damaged"),
     "checksum": (lambda data: data[:-8] + b"\0\0\0\0" + data[-4:], "is damaged or no gzip file"),
     "other-format": (set_in(0, format="something"), "is no saved run: its first line does not say 'workbench-run'"),
     "no-json": (lambda _: gzip.compress(b"hello\n"), "is no saved run"),

@@ -39,11 +39,9 @@ def draw(
     drawing = [row for row, temperature in enumerate(temperatures) if temperature > 0]
     if drawing:
         heat = torch.tensor([temperatures[row] for row in drawing], dtype=torch.float64).unsqueeze(1)
-        chosen = logits[drawing]
-        scaled = (
-            chosen - chosen.gather(1, best[drawing].unsqueeze(1))
-        ).double() / heat  # the best is 0: none overflows
-        probabilities = dict(zip(drawing, scaled.softmax(dim=-1).float(), strict=True))
+        warm = logits[drawing]
+        below_best = warm - warm.gather(1, best[drawing].unsqueeze(1))  # at most 0, so that no temperature overflows
+        probabilities = dict(zip(drawing, (below_best.double() / heat).softmax(dim=-1).float(), strict=True))
         for row in drawing:
             columns[row] = invert(probabilities[row].double().numpy(), uniforms[row])
     token_ids = columns if vocabulary is None else vocabulary[columns].tolist()

@@ -13,7 +13,7 @@ from workbench.errors import BackendUnavailableError, EngineError
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-CANDIDATES: Final = ("chromium", "chromium-browser", "google-chrome")
+CANDIDATES: Final = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 FLAGS: Final = (
     "--headless",
     "--no-sandbox",

@@ -165,16 +165,13 @@ class TrainingHead(nn.Module):
 
     def inputs(self, token_ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """Token ids int64 [S, 2] and states [S, C] → what `fuse` takes, [S, 3 * C]."""
-        return torch.cat([self.tokens(token_ids), features], dim=-1)
-
-    def tokens(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Token ids int64 [S, 2] → their normed embeddings, [S, 2 * C]."""
-        return self._norm(self.embedding[token_ids], self.token_norm).flatten(1)
+        return torch.cat([self._norm(self.embedding[token_ids], self.token_norm).flatten(1), features], dim=-1)
 
     def _enter(self, token_ids: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the stream [S, C], and what attention sees: it, normed, and the tokens [S, 3 * C]."""
-        tokens = self.tokens(token_ids)
-        residual = self._drop(F.linear(torch.cat([tokens, features], dim=-1), self.fuse))
+        inputs = self.inputs(token_ids, features)
+        residual = self._drop(F.linear(inputs, self.fuse))
+        tokens = inputs[:, : -features.shape[1]]
         return residual, torch.cat([self._norm(residual, self.input_norm), tokens], dim=-1)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
