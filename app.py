@@ -95,15 +95,23 @@ def build_app(
     from workbench.server.replay import ReplayService
     from workbench.ui.app_ui import build_ui, page_options
     from workbench.ui.every_language import EveryLanguage
+    from workbench.ui.listeners import Listeners
 
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     feed = service.feed(EveryLanguage()) if isinstance(service, ReplayService) else None
     app.include_router(build_live_router(service, EveryLanguage(), feed=feed))
     door, is_replay = cast("EngineService", service), feed is not None
+    listeners = Listeners()
     page = build_ui(
-        door, presets, preset.name, show_token_text=show_text, preset_directory=save_to, is_replay=is_replay
+        door,
+        presets,
+        preset.name,
+        show_token_text=show_text,
+        preset_directory=save_to,
+        is_replay=is_replay,
+        listeners=listeners,
     )
-    return gradio.mount_gradio_app(app, page, path="/", **page_options())
+    return gradio.mount_gradio_app(app, page, path="/", **page_options(listeners))
 
 
 def serve(

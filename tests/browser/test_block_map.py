@@ -103,18 +103,16 @@ def test_map_is_drawn_anew_when_a_font_comes_late(serve: Serve, open_page: OpenP
     open_map(page, serve(build_map_app(service)).url)
     page.wait_for_function("document.fonts.status === 'loaded'")
     next_frame(page)
-    topics = page.evaluate(
+    page.evaluate(
         """async url => {
-        const heard = [];
-        wb.store.subscribe(topics => heard.push(...topics));
+        window.heard = [];
+        wb.store.subscribe(topics => window.heard.push(...topics));
         const face = new FontFace('late', `url(${url})`);
         document.fonts.add(face);
-        await face.load();
-        await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
-        return heard; }""",
+        await face.load(); }""",
         fonts[0],
     )
-    assert "theme" in topics
+    page.wait_for_function("window.heard.includes('theme')")  # told once all fonts under way have come
 
 
 # ------------------------------------------------------------------------------ the person

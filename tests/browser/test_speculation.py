@@ -13,6 +13,7 @@ from tests.browser.chat_page import LOADING_S, MANY_TOKENS, ask, finish_reason, 
 from tests.browser.running_server import RunningServer
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.engine.service import EngineService
+from workbench.ui import active_turns
 
 pytestmark = pytest.mark.browser
 
@@ -174,10 +175,38 @@ def test_leaving_the_page_ends_a_race(drafting: Any, open_page: Callable[..., An
     expect(page.locator("#wb-apply")).to_have_text("Apply (no changes)")
     open_tab(page, 6000)
     page.click("#wb-comparison-race")
-    wait_until(lambda: service.num_open_requests == 2)
+    expect(page.locator("#wb-plain-column .wb-column-text span").first).to_be_attached()
     page.goto("about:blank")
     watched.errors.clear()  # Gradio's own script reports its stream as broken when the page is left
     wait_until(lambda: service.num_open_requests == 0)
+
+
+def test_leaving_the_page_before_it_listens_ends_a_race(
+    drafting: Any, open_page: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    """Gradio notices a broken stream only, and here there is none yet."""
+    monkeypatch.setattr(active_turns, "PATIENCE_S", 1.0)
+    service, server = drafting
+    watched = open_page()
+    page = watched.page
+    page.goto(server.url)
+    expect(page.locator("#wb-apply")).to_have_text("Apply (no changes)")
+    open_tab(page, 6000)
+    aborted: list[str] = []
+    abort = service.abort
+
+    def noted(request_id: str) -> None:
+        aborted.append(request_id)
+        abort(request_id)
+
+    monkeypatch.setattr(service, "abort", noted)
+    page.route("**/queue/data**", lambda route: None)
+    page.click("#wb-comparison-race")
+    wait_until(lambda: service.num_open_requests == 2)
+    page.goto("about:blank")
+    watched.errors.clear()
+    wait_until(lambda: service.num_open_requests == 0)
+    assert len(aborted) >= 2
 
 
 def test_tab_is_usable_in_chinese_on_a_narrow_page_in_the_light(drafting: Any, open_page: Callable[..., Any]):

@@ -16,6 +16,7 @@ from workbench.ui.components.guide import guide
 from workbench.ui.components.header_strip import header_strip, status_line
 from workbench.ui.components.page_tools import page_tools
 from workbench.ui.language_first import LanguageFirst
+from workbench.ui.listeners import Listeners, ListenersCounted
 from workbench.ui.localized import gradio_texts, localized
 from workbench.ui.pages.blocks import build_blocks_page
 from workbench.ui.pages.chat import build_chat_page, build_replay_chat_page
@@ -38,6 +39,7 @@ def build_ui(
     show_token_text: bool = True,
     preset_directory: Path | None = None,
     is_replay: bool = False,
+    listeners: Listeners | None = None,
 ) -> gr.Blocks:
     """Build the page over an engine service. The engine may still be loading.
 
@@ -49,6 +51,7 @@ def build_ui(
         preset_directory: where visitors may save presets; None where strangers reach the page.
         is_replay: whether a saved run stands in the engine's place. Then nothing that asks an engine can be pressed,
             and the page opens on the blocks.
+        listeners: the one that `page_options` takes. Without it, answers of a tab that never listened go on.
     """
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         if is_replay:
@@ -64,21 +67,24 @@ def build_ui(
                     if is_replay:
                         build_replay_chat_page()
                     else:
-                        build_chat_page(page, service, sidebar)
+                        build_chat_page(page, service, sidebar, listeners)
                 with gr.Tab(localized("Blocks"), id="blocks"):
                     build_blocks_page(service, show_token_text=show_token_text)
                 with gr.Tab(localized("Timeline"), id="timeline"):
                     build_timeline_page()
                 if not is_replay:
                     with gr.Tab(localized("Speculation"), id="speculation") as tab:
-                        build_speculation_page(page, tab, service, sidebar)
+                        build_speculation_page(page, tab, service, sidebar, listeners)
         status_line()
     return page
 
 
-def page_options() -> dict[str, Any]:
+def page_options(listeners: Listeners | None = None) -> dict[str, Any]:
     """Return the arguments of `gr.mount_gradio_app` that belong to the look and privacy of the page."""
     component_css, head = ui_assets()
+    middleware = [Middleware(LanguageFirst)]
+    if listeners is not None:
+        middleware.append(Middleware(ListenersCounted, listeners))
     return {
         "theme": build_theme(),
         "css": f"{component_css}\n{STYLESHEET.read_text(encoding='utf-8')}",
@@ -91,5 +97,5 @@ def page_options() -> dict[str, Any]:
         "mcp_server": False,
         "enable_monitoring": False,
         "i18n": gradio_texts(),
-        "app_kwargs": {"middleware": [Middleware(LanguageFirst)]},
+        "app_kwargs": {"middleware": middleware},
     }

@@ -22,6 +22,7 @@ from workbench.ui.active_turns import ActiveTurns
 from workbench.ui.chat_session import NOTHING_YET, stream_answer
 from workbench.ui.chat_widgets import ChatWidgets
 from workbench.ui.conversations import Conversations
+from workbench.ui.listeners import Listeners
 from workbench.ui.localized import texts_for
 from workbench.ui.phases import Phase
 from workbench.ui.sampling_form import as_mapping, priority_of, sampling_params, speculation_params
@@ -56,11 +57,12 @@ class ChatHandlers:
 
     service: EngineService
     widgets: ChatWidgets
+    listeners: Listeners | None = None
     turns: ActiveTurns = field(init=False)
     conversations: Conversations = field(default_factory=Conversations)
 
     def __post_init__(self) -> None:
-        self.turns = ActiveTurns(self.service)
+        self.turns = ActiveTurns(self.service, self.listeners)
 
     async def send(
         self, request: gr.Request, message: str, edited: float | None, system_prompt: str, *sampling: Any

@@ -22,6 +22,7 @@ from workbench.ui.components.machine import describe_machine
 from workbench.ui.draft_steps import totals_of
 from workbench.ui.figures import speculation as figures
 from workbench.ui.figures.speculation import MeasuredSpeedup
+from workbench.ui.listeners import Listeners
 from workbench.ui.localized import texts_for
 from workbench.ui.notes import note
 from workbench.ui.sampling_form import FIELDS, priority_of, sampling_params, speculation_settings
@@ -41,13 +42,14 @@ class ComparisonHandlers:
 
     service: EngineService
     widgets: ComparisonWidgets
+    listeners: Listeners | None = None
     turns: ActiveTurns = field(init=False)
     machine: str = field(default_factory=describe_machine)
     _speedups: OrderedDict[str, list[tuple[int, MeasuredSpeedup]]] = field(default_factory=OrderedDict)
     """Browser tab → (engine's epoch, what was measured)."""
 
     def __post_init__(self) -> None:
-        self.turns = ActiveTurns(self.service)
+        self.turns = ActiveTurns(self.service, self.listeners)
 
     async def run(self, request: gr.Request, *asked: Any) -> Changes:
         """Run one after the other, and compare speeds."""

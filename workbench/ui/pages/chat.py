@@ -12,6 +12,7 @@ from workbench.ui.chat_handlers import ChatHandlers
 from workbench.ui.chat_widgets import ChatWidgets
 from workbench.ui.components.block_map import compact_map
 from workbench.ui.components.chat_tools import chat_tools
+from workbench.ui.listeners import Listeners
 from workbench.ui.load_handlers import LoadHandlers
 from workbench.ui.localized import localized
 from workbench.ui.notes import note
@@ -28,10 +29,12 @@ EMPTY_TEXT: Final = localized(
 )
 
 
-def build_chat_page(page: gr.Blocks, service: EngineService, sidebar: Sidebar) -> None:
+def build_chat_page(
+    page: gr.Blocks, service: EngineService, sidebar: Sidebar, listeners: Listeners | None = None
+) -> None:
     """Lay out the Chat tab and wire its events. Call inside its `gr.Tab`."""
     widgets = _lay_out()
-    handlers = ChatHandlers(service, widgets)
+    handlers = ChatHandlers(service, widgets, listeners)
     _wire(handlers, sidebar, widgets)
     earlier = widgets.earlier_session
     page.load(handlers.come_back, earlier, widgets.outputs, queue=False, js=EARLIER_SESSION, **QUIET)

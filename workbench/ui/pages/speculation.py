@@ -12,6 +12,7 @@ from workbench.speculation_params import MAX_SPECULATIVE_TOKENS, SpeculationPara
 from workbench.ui.comparison_handlers import ComparisonHandlers
 from workbench.ui.comparison_markup import PROOF_ID
 from workbench.ui.comparison_widgets import Chart, ComparisonWidgets
+from workbench.ui.listeners import Listeners
 from workbench.ui.localized import localized
 from workbench.ui.quiet import QUIET
 from workbench.ui.sidebar import Sidebar
@@ -47,10 +48,12 @@ PROOF: Final = (
 )
 
 
-def build_speculation_page(page: gr.Blocks, tab: gr.Tab, service: EngineService, sidebar: Sidebar) -> None:
+def build_speculation_page(
+    page: gr.Blocks, tab: gr.Tab, service: EngineService, sidebar: Sidebar, listeners: Listeners | None = None
+) -> None:
     """Fill the current `gr.Tab` and wire its events."""
     widgets, examples = _lay_out()
-    handlers = ComparisonHandlers(service, widgets)
+    handlers = ComparisonHandlers(service, widgets, listeners)
     asked = [*widgets.asked, sidebar.system_prompt, *sidebar.sampling]
     # No limit here: the engine queues, and a comparison that waits must not keep others out.
     streaming: dict[str, Any] = {"outputs": widgets.outputs, "concurrency_limit": None, **QUIET}
