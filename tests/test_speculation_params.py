@@ -21,6 +21,11 @@ def test_params_take_every_method(method):
         ({"prompt_lookup_max": 40}, "prompt_lookup_max=40 is not valid: give a whole number from 1 to 16"),
         ({"prompt_lookup_min": 5}, "prompt_lookup_min=5 is not valid: give at most prompt_lookup_max, which is 4"),
         ({"speculative_adaptive": 1}, "speculative_adaptive=1 is not valid: give True or False"),
+        ({"draft_confidence": 1}, "draft_confidence=1 is not valid: give a number from 0 to below 1"),
+        ({"draft_confidence": -0.1}, "draft_confidence=-0.1 is not valid: give a number from 0 to below 1"),
+        ({"draft_confidence": float("nan")}, "draft_confidence=nan is not valid: give a number from 0 to below 1"),
+        ({"draft_confidence": None}, "draft_confidence=None is not valid: give a number from 0 to below 1"),
+        ({"draft_confidence": True}, "draft_confidence=True is not valid: give a number from 0 to below 1"),
     ],
 )
 def test_params_refuse_bad_values_with_value_limit_and_remedy(values, message):

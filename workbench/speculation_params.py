@@ -28,6 +28,9 @@ class SpeculationParams(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens drafted for one step (K)."""
     speculative_adaptive: bool = False
     """Draft fewer, or none, where measurement says that it does not pay."""
+    draft_confidence: float = 0.15
+    """A draft by a model ends before a token whose chance to be reached and to stand is less than this, as far as the
+    drafting model knows: the product of its highest probabilities so far. 0: every draft is as long as asked for."""
     prompt_lookup_min: int = 2
     """Fewest last tokens that `ngram` looks up."""
     prompt_lookup_max: int = 4
@@ -48,6 +51,11 @@ class SpeculationParams(msgspec.Struct, frozen=True, kw_only=True):
         is_adaptive: Any = self.speculative_adaptive
         if not isinstance(is_adaptive, bool):
             _reject("speculative_adaptive", is_adaptive, "True or False")
+
+        confidence: Any = self.draft_confidence
+        is_number = isinstance(confidence, int | float) and not isinstance(confidence, bool)
+        if not is_number or not 0 <= confidence < 1:  # NaN fails here, too
+            _reject("draft_confidence", confidence, "a number from 0 to below 1")
 
     @property
     def is_on(self) -> bool:

@@ -39,7 +39,7 @@ def drafting(make_service, head_file):
 
 
 def wishes_for(method, count=4):
-    return SpeculationParams(method=method, num_speculative_tokens=count)
+    return SpeculationParams(method=method, num_speculative_tokens=count, draft_confidence=0.0)
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -135,7 +135,7 @@ def test_seeded_answers_are_the_same_alone_and_in_a_batch(drafting):
 
 def reason_of(service, method="eagle"):
     with pytest.raises(InvalidSpeculationParamsError) as caught:
-        service.submit("a", SamplingParams(), print, speculation=SpeculationParams(method=method))
+        service.submit("a", SamplingParams(), print, speculation=SpeculationParams(method=method, draft_confidence=0.0))
     return str(caught.value)
 
 

@@ -28,7 +28,7 @@ def other_tiny_model(tmp_path_factory):
 def run(service, prompts, speculation=None, together=True, **params):
     """Answers as (token ids, finish event), in order."""
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    wishes = SpeculationParams(method="none") if speculation is None else speculation
+    wishes = SpeculationParams(method="none", draft_confidence=0.0) if speculation is None else speculation
     answers: dict[str, list[int]] = {}
     ends: dict[str, Any] = {}
 
@@ -73,7 +73,7 @@ def speculating(make_service, other_tiny_model):
 def test_greedy_answers_are_the_same_with_and_without_drafts(speculating, method, count, together):
     service = speculating()
     plain = tokens(run(service, PROMPTS))
-    wishes = SpeculationParams(method=method, num_speculative_tokens=count)
+    wishes = SpeculationParams(method=method, num_speculative_tokens=count, draft_confidence=0.0)
     answers = run(service, PROMPTS, wishes, together)
     assert tokens(answers) == plain
     assert sum(end.metrics.num_draft_tokens for _, end in answers) > 0
@@ -81,7 +81,7 @@ def test_greedy_answers_are_the_same_with_and_without_drafts(speculating, method
 
 def test_draft_model_that_is_the_target_is_always_right(make_service, tiny_model_path):
     service = make_service(draft_model=str(tiny_model_path), num_blocks=64)
-    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=4)
+    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=4, draft_confidence=0.0)
     for token_ids, end in run(service, PROMPTS, wishes):
         assert len(token_ids) == 40
         assert end.metrics.num_accepted_tokens == end.metrics.num_draft_tokens == 31  # 1 + 7 x 5 + 4 accepted of 3 left
@@ -97,7 +97,7 @@ def test_drafts_of_the_target_itself_stay_right_through_preemption_prefix_hits_a
     service = make_service(
         draft_model=str(tiny_model_path), num_blocks=12, block_size=8, preemption_mode="swap", swap_space=0.01
     )
-    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=3)
+    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=3, draft_confidence=0.0)
     plain = tokens(run(service, PROMPTS[:3], together=False, max_tokens=24))
     moved: set[TransferKind] = set()
     service.subscribe(lambda record: moved.update(each.kind for each in record.transfers))
@@ -113,7 +113,7 @@ def test_greedy_answers_are_the_same_when_drafting_requests_are_preempted(specul
     service = speculating(preemption_mode=mode, swap_space=0.01)
     plain = tokens(run(service, PROMPTS))
     small = speculating(num_blocks=16, block_size=8, preemption_mode=mode, swap_space=0.01)
-    answers = run(small, PROMPTS, SpeculationParams(method=method, num_speculative_tokens=5))
+    answers = run(small, PROMPTS, SpeculationParams(method=method, num_speculative_tokens=5, draft_confidence=0.0))
     assert tokens(answers) == plain
     assert sum(end.metrics.num_preemptions for _, end in answers) > 0
 
@@ -125,14 +125,14 @@ def test_greedy_answers_are_the_same_in_every_layout_and_budget(speculating, set
     plain = tokens(run(speculating(), PROMPTS))
     service = speculating(**settings)
     for method in METHODS:
-        assert tokens(run(service, PROMPTS, SpeculationParams(method=method))) == plain
+        assert tokens(run(service, PROMPTS, SpeculationParams(method=method, draft_confidence=0.0))) == plain
 
 
 def test_several_answers_to_a_prompt_are_drafted_for_once_they_have_parted(speculating):
     service = speculating()
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     params = SamplingParams(**{**GREEDY, "n": 3, "max_tokens": 12})
-    service.submit(PROMPTS[3], params, events.put, speculation=SpeculationParams(method="ngram"))
+    service.submit(PROMPTS[3], params, events.put, speculation=SpeculationParams(method="ngram", draft_confidence=0.0))
     answers: dict[int, list[int]] = {}
     num_ended = 0
     while num_ended < 3:
@@ -161,7 +161,12 @@ def test_rules_apply_at_each_draft_position(speculating, name, method):
     """TRAPS.md 16."""
     service = speculating()
     plain = run(service, PROMPTS, **RULES[name])
-    answers = run(service, PROMPTS, SpeculationParams(method=method, num_speculative_tokens=6), **RULES[name])
+    answers = run(
+        service,
+        PROMPTS,
+        SpeculationParams(method=method, num_speculative_tokens=6, draft_confidence=0.0),
+        **RULES[name],
+    )
     assert tokens(answers) == tokens(plain)
     assert [end.finish_reason for _, end in answers] == [end.finish_reason for _, end in plain]
     if method == "draft_model":  # what rules forbid to repeat, a look-up may never find
@@ -174,7 +179,7 @@ def test_drafts_are_capped_by_the_tokens_that_are_left(speculating, max_tokens):
     service = speculating()
     drafted: list[int] = []
     service.subscribe(lambda record: drafted.extend(each.num_draft_tokens for each in record.requests))
-    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=8)
+    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=8, draft_confidence=0.0)
     for token_ids, end in run(service, PROMPTS, wishes, max_tokens=max_tokens):
         assert len(token_ids) == max_tokens and end.finish_reason is FinishReason.LENGTH
     assert max(drafted) <= max(0, max_tokens - 2)
@@ -184,7 +189,12 @@ def test_drafts_are_capped_by_the_context(speculating):
     """TRAPS.md 17."""
     service = speculating(max_model_len=80)
     plain = tokens(run(service, PROMPTS[2:3], max_tokens=None))
-    answers = run(service, PROMPTS[2:3], SpeculationParams(method="ngram", num_speculative_tokens=16), max_tokens=None)
+    answers = run(
+        service,
+        PROMPTS[2:3],
+        SpeculationParams(method="ngram", num_speculative_tokens=16, draft_confidence=0.0),
+        max_tokens=None,
+    )
     assert tokens(answers) == plain
     assert answers[0][1].metrics.num_prompt_tokens + len(answers[0][0]) == 80
 
@@ -192,7 +202,7 @@ def test_drafts_are_capped_by_the_context(speculating):
 def test_events_say_how_many_tokens_were_drafted_and_accepted(make_service, tiny_model_path):
     service = make_service(draft_model=str(tiny_model_path))
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=3)
+    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=3, draft_confidence=0.0)
     service.submit(PROMPTS[0], SamplingParams(**{**GREEDY, "max_tokens": 10}), events.put, speculation=wishes)
     told = []
     while not isinstance(event := events.get(timeout=60), RequestFinished):
@@ -213,7 +223,9 @@ def test_logprobs_are_the_targets_with_one_for_each_token(speculating):
             found += event.logprobs
         return found
 
-    assert reported(SpeculationParams(method="ngram")) == reported(SpeculationParams(method="none"))
+    assert reported(SpeculationParams(method="ngram", draft_confidence=0.0)) == reported(
+        SpeculationParams(method="none", draft_confidence=0.0)
+    )
 
 
 def test_sampled_answers_with_sure_drafts_are_those_without(speculating):
@@ -221,12 +233,12 @@ def test_sampled_answers_with_sure_drafts_are_those_without(speculating):
     service = speculating()
     params: dict[str, Any] = {"temperature": 0.8, "top_k": 5, "seed": 11}
     plain = tokens(run(service, PROMPTS, **params))
-    assert tokens(run(service, PROMPTS, SpeculationParams(method="ngram"), **params)) == plain
+    assert tokens(run(service, PROMPTS, SpeculationParams(method="ngram", draft_confidence=0.0), **params)) == plain
 
 
 def test_seeded_answers_with_drawn_drafts_are_the_same_alone_and_in_a_batch(speculating):
     service = speculating()
-    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=3)
+    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=3, draft_confidence=0.0)
     params: dict[str, Any] = {"temperature": 0.9, "seed": 4}
     assert tokens(run(service, PROMPTS, wishes, **params)) == tokens(run(service, PROMPTS, wishes, False, **params))
 
@@ -234,7 +246,9 @@ def test_seeded_answers_with_drawn_drafts_are_the_same_alone_and_in_a_batch(spec
 def test_method_that_the_engine_cannot_offer_is_refused_with_the_reason(make_service):
     service = make_service()
     with pytest.raises(InvalidSpeculationParamsError) as caught:
-        service.submit("a", SamplingParams(), print, speculation=SpeculationParams(method="draft_model"))
+        service.submit(
+            "a", SamplingParams(), print, speculation=SpeculationParams(method="draft_model", draft_confidence=0.0)
+        )
     assert str(caught.value) == (
         "method='draft_model' is not available: this engine was started without a draft model (draft_model); "
         "give one of none, ngram"
@@ -246,7 +260,7 @@ def test_beams_with_drafts_are_refused(make_service):
     service = make_service()
     params = SamplingParams(use_beam_search=True, beam_width=2)
     with pytest.raises(InvalidSpeculationParamsError, match="beams are not drafted, give method='none'"):
-        service.submit("a", params, print, speculation=SpeculationParams(method="ngram"))
+        service.submit("a", params, print, speculation=SpeculationParams(method="ngram", draft_confidence=0.0))
 
 
 def test_draft_model_with_another_tokenizer_is_refused_with_both_names(make_service, tmp_path):
@@ -261,14 +275,16 @@ def test_draft_model_with_another_tokenizer_is_refused_with_both_names(make_serv
 @pytest.mark.parametrize("method", METHODS)
 def test_adaptive_drafts_never_change_greedy_answers(speculating, method):
     service = speculating()
-    wishes = SpeculationParams(method=method, num_speculative_tokens=6, speculative_adaptive=True)
+    wishes = SpeculationParams(method=method, num_speculative_tokens=6, speculative_adaptive=True, draft_confidence=0.0)
     assert tokens(run(service, PROMPTS, wishes)) == tokens(run(service, PROMPTS))
 
 
 def test_adaptive_drafts_stop_where_they_cost_more_than_they_bring(make_service, tiny_model_path):
     """Beside a draft model as large as the target, a drafted token costs as much as one of the target's own."""
     service = make_service(draft_model=str(tiny_model_path), num_blocks=64)
-    wishes = SpeculationParams(method="draft_model", num_speculative_tokens=8, speculative_adaptive=True)
+    wishes = SpeculationParams(
+        method="draft_model", num_speculative_tokens=8, speculative_adaptive=True, draft_confidence=0.0
+    )
     service._call(
         lambda core: setattr(core._drafter._economy, "_measure_step_s", lambda counts: dict.fromkeys(counts, 1.0))
     )

@@ -6,6 +6,7 @@ out is compared with the exact distribution of two tokens. A broken verification
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ from workbench.engine.share import share_of
 from workbench.models.loader import LoadedModel, load_model
 from workbench.sampling_params import SamplingParams
 from workbench.speculation import rejection_sampler
-from workbench.speculation.drawing import draw
+from workbench.speculation.drawing import Drawn, draw
 from workbench.speculation.proposer import Draft
 from workbench.speculation.rejection_sampler import Verdict
 
@@ -119,6 +120,37 @@ def tables(paths):
 
 def drawn_drafts(requests: Sequence[Request], count: int, tables: Tables) -> list[Draft]:
     """Draw `count` tokens for each request, as a drafting model does."""
+    return [draft_of(made) for made in drawn_tokens(requests, count, tables)]
+
+
+def confident_drafts(requests: Sequence[Request], count: int, tables: Tables) -> list[Draft]:
+    """Of such tokens, those before the first whose distribution is too flat: about half."""
+    return [
+        draft_of(list(itertools.takewhile(lambda one: one.confidence >= 0.2, made)))
+        for made in drawn_tokens(requests, count, tables)
+    ]
+
+
+def likely_drafts(requests: Sequence[Request], count: int, tables: Tables) -> list[Draft]:
+    """Of such tokens, those before the first that was unlikely itself: what is left is not distributed as drawn."""
+    return [
+        draft_of(list(itertools.takewhile(lambda one: distribution_of(one)[one.token_id] >= 0.02, made)))
+        for made in drawn_tokens(requests, count, tables)
+    ]
+
+
+def distribution_of(one: Drawn) -> torch.Tensor:
+    assert one.probabilities is not None
+    return one.probabilities
+
+
+def draft_of(made: Sequence[Drawn]) -> Draft:
+    if not made:
+        return Draft()
+    return Draft(tuple(one.token_id for one in made), torch.stack([distribution_of(one) for one in made]))
+
+
+def drawn_tokens(requests: Sequence[Request], count: int, tables: Tables) -> list[list[Any]]:
     found: list[list[Any]] = [[] for _ in requests]
     for offset in range(count):
         outputs = [
@@ -130,9 +162,7 @@ def drawn_drafts(requests: Sequence[Request], count: int, tables: Tables) -> lis
         drawn = draw(tables.rows(outputs), None, temperatures, uniform(seeds, positions, Purpose.DRAFT).tolist())
         for made, one in zip(found, drawn, strict=True):
             made.append(one)
-    return [
-        Draft(tuple(one.token_id for one in made), torch.stack([one.probabilities for one in made])) for made in found
-    ]
+    return found
 
 
 def sure_drafts(requests: Sequence[Request], count: int, tables: Tables) -> list[Draft]:
@@ -199,6 +229,23 @@ def fit(params: SamplingParams, drafting: Drafting, tables, num_draws: int = NUM
 def test_verified_drafts_are_distributed_as_the_model_says(name, drafting, num_draws, tables):
     """Sure drafts take fewer draws: they are accepted where they are what the model draws, which is another test's."""
     assert fit(SamplingParams(**SETTINGS[name]), drafting, tables, num_draws) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("name", ["temperature 1", "top_p"])
+def test_drafts_that_end_where_the_drafting_model_is_unsure_change_nothing(name, tables):
+    assert fit(SamplingParams(**SETTINGS[name]), confident_drafts, tables) > FALSE_ALARM
+
+
+def test_some_of_these_drafts_end_early_and_some_do_not(tables):
+    request = [Request(f"r{seed}", PROMPT, SamplingParams(), seed=seed) for seed in range(200)]
+    for one in request:
+        one.token_ids.append(FIRST)
+    assert {len(draft.token_ids) for draft in confident_drafts(request, 2, tables[1])} >= {1, 2}
+
+
+def test_drafts_that_end_at_an_unlikely_token_are_told_apart(tables):
+    """Whether a token is drafted must not depend on which one was drawn."""
+    assert fit(SamplingParams(), likely_drafts, tables, FEWER_DRAWS) < FALSE_ALARM
 
 
 # ---------------------------------------------------------------------------------- broken verification

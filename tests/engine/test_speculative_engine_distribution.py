@@ -28,7 +28,7 @@ TOGETHER = 250
 PROMPT = (80, 100, 120, 100)
 PARAMS = SamplingParams(temperature=0.8, top_k=30, max_tokens=4, ignore_eos=True)
 """Short answers: the first token is not drafted, the second and third are, the last is recovered or a bonus."""
-WISHES = SpeculationParams(method="draft_model", num_speculative_tokens=2)
+WISHES = SpeculationParams(method="draft_model", num_speculative_tokens=2, draft_confidence=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,7 @@ NEUTRAL = {
     "speculative_adaptive": False,
     "prompt_lookup_min": 2,
     "prompt_lookup_max": 4,
+    "draft_confidence": 0.15,
     "priority": 0,
     "logprobs": False,
 }
@@ -232,6 +233,7 @@ DRAFTING = {
     "speculative_adaptive": True,
     "prompt_lookup_min": 1,
     "prompt_lookup_max": 3,
+    "draft_confidence": 0.4,
 }
 
 
@@ -246,6 +248,7 @@ def test_form_says_how_tokens_are_drafted():
         speculative_adaptive=True,
         prompt_lookup_min=1,
         prompt_lookup_max=3,
+        draft_confidence=0.4,
     )
     assert speculation_params(form(**DRAFTING)) == wanted
     assert speculation_params(form_values(SamplingParams(), wanted)) == wanted

@@ -79,6 +79,7 @@ class SpeculativeSetting:
             method=self.method,
             num_speculative_tokens=self.num_speculative_tokens,
             speculative_adaptive=self.is_adaptive,
+            draft_confidence=0.0,  # drafts as long as they may be, right or wrong
         )
 
 

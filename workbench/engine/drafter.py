@@ -161,5 +161,6 @@ def _question(wish: _Wish, kv_cache: KVCacheManager) -> DraftRequest:
         prompt_lookup=(params.prompt_lookup_min, params.prompt_lookup_max),
         block_tables=kv_cache.block_tables(request.request_id),
         temperature=temperature,
+        least_confidence=params.draft_confidence,
         uniforms=uniform(seeds, positions, Purpose.DRAFT).tolist() if temperature > 0 else (0.0,) * wish.limit,
     )

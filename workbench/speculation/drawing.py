@@ -17,6 +17,10 @@ class Drawn:
     token_id: int
     probabilities: torch.Tensor | None
     """float32 [V], over what the model can draft; None for a greedy request, whose token is the likeliest."""
+    confidence: float
+    """Probability of the likeliest token, at temperature 1: how often the model expects to be right here.
+
+    It does not depend on which token was drawn, so a draft may be cut by it and stays distributed as it was."""
 
 
 def draw(
@@ -35,6 +39,7 @@ def draw(
     """
     best = logits.argmax(dim=-1)
     columns = best.tolist()
+    confidences = (logits.gather(1, best.unsqueeze(1)).squeeze(1) - logits.logsumexp(dim=-1)).exp().tolist()
     probabilities: dict[int, torch.Tensor] = {}
     drawing = [row for row, temperature in enumerate(temperatures) if temperature > 0]
     if drawing:
@@ -45,4 +50,4 @@ def draw(
         for row in drawing:
             columns[row] = invert(probabilities[row].double().numpy(), uniforms[row])
     token_ids = columns if vocabulary is None else vocabulary[columns].tolist()
-    return [Drawn(token_id, probabilities.get(row)) for row, token_id in enumerate(token_ids)]
+    return [Drawn(token_id, probabilities.get(row), confidences[row]) for row, token_id in enumerate(token_ids)]

@@ -22,6 +22,8 @@ from workbench.speculation_params import MAX_SPECULATIVE_TOKENS
 
 MOST_ROWS: Final = 64
 """Requests drafted for together; more go in several rounds."""
+EXPECTED_CONFIDENCE: Final = 0.5
+"""Of a token that is yet to be drafted: about the mean. Finding out costs more than verifying one too many."""
 CATCH_UP_TOKENS: Final = 256
 """Most tokens that one round catches up: a long context is taken in over several steps, meanwhile without drafts."""
 
@@ -65,6 +67,10 @@ class _Row:
     end: int
     """Behind the last row that its tokens are known for."""
     drawn: list[Drawn] = field(default_factory=list)
+    confidence: float = 1.0
+    """Chance that everything drawn so far stands."""
+    is_complete: bool = False
+    """Whether its draft has ended."""
 
     @property
     def num_missing(self) -> int:
@@ -74,6 +80,15 @@ class _Row:
         """A token of the context, or one that was drafted behind it."""
         behind = position - len(self.request.token_ids)
         return self.request.token_ids[position] if behind < 0 else self.drawn[behind].token_id
+
+    def take(self, one: Drawn) -> None:
+        """Take a drawn token into the draft, unless it is too doubtful; the draft ends where the next one would be."""
+        least = self.request.least_confidence
+        self.confidence *= one.confidence
+        if self.confidence >= least:
+            self.drawn.append(one)
+        is_long = len(self.drawn) == self.request.num_tokens
+        self.is_complete = is_long or self.confidence * EXPECTED_CONFIDENCE < least
 
 
 class PagedProposer:
@@ -107,11 +122,9 @@ class PagedProposer:
     def _propose_round(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         rows = [self._row(number, request) for number, request in enumerate(requests)]
         active, hidden = self._catch_up(rows)
-        count = 0
         while active:
-            count += 1
             self._draw(active, hidden)
-            places = [place for place, row in enumerate(active) if row.request.num_tokens > count]
+            places = [place for place, row in enumerate(active) if not row.is_complete]
             active, features = [active[place] for place in places], hidden[places]
             if active:
                 hidden = self._go_on(active, features)
@@ -165,7 +178,7 @@ class PagedProposer:
             [row.request.uniforms[len(row.drawn)] for row in rows],
         )
         for row, one in zip(rows, drawn, strict=True):
-            row.drawn.append(one)
+            row.take(one)
 
     def _draft(self, row: _Row) -> Draft:
         token_ids = tuple(one.token_id for one in row.drawn)

@@ -31,6 +31,8 @@ class DraftRequest:
     temperature: float = 0.0
     uniforms: Sequence[float] = ()
     """Random numbers in [0, 1), one for each token to draft, in case it is drawn."""
+    least_confidence: float = 0.0
+    """A draft ends before a token that is less likely than this to be reached and to stand."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import gradio as gr
 from workbench.presets import Preset
 from workbench.ui.localized import localized
 from workbench.ui.sampling_form import EARLY_STOPPING, FEWEST_BEAMS, FIELDS, MAX_ANSWERS, MOST_BEAMS, form_values
-from workbench.ui.speculation_controls import lookup_controls, speculation_section
+from workbench.ui.speculation_controls import drafting_details, speculation_section
 
 
 def build_sampling_controls(preset: Preset) -> tuple[list[gr.components.Component], gr.Textbox]:
@@ -34,7 +34,7 @@ def build_sampling_controls(preset: Preset) -> tuple[list[gr.components.Componen
         localized("Advanced sampling"), open=False, elem_classes="wb-section wb-yours", elem_id="wb-advanced"
     )
     with advanced, gr.Row(elem_classes="wb-form wb-explained"):
-        controls |= _advanced_controls(shown) | lookup_controls(shown)
+        controls |= _advanced_controls(shown) | drafting_details(shown)
     return [controls[name] for name in FIELDS], system_prompt
 
 

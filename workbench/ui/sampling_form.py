@@ -15,7 +15,7 @@ from workbench.speculation_params import NO_SPECULATION, SpeculationParams
 FIELDS: Final = (*SAMPLING_FIELDS, *SPECULATION_FIELDS, "priority", "logprobs")
 """Names of the form's fields, in the order of its controls. The last two are the visitor's own, and no preset gives
 them: the priority of the requests, which is no sampling parameter, and whether log-probabilities are wanted."""
-FORM_VERSION: Final = 4
+FORM_VERSION: Final = 5
 """Raised when the fields change, so that what a browser kept of other fields is left alone."""
 
 NUMBERS: Final = (
@@ -101,6 +101,7 @@ def speculation_settings(values: Sequence[Any]) -> SpeculationParams:
         speculative_adaptive=given["speculative_adaptive"] is True,
         prompt_lookup_min=_whole("prompt_lookup_min", given["prompt_lookup_min"]),
         prompt_lookup_max=_whole("prompt_lookup_max", given["prompt_lookup_max"]),
+        draft_confidence=given["draft_confidence"],
     )
 
 

@@ -55,9 +55,23 @@ def speculation_section(shown: dict[str, Any]) -> dict[str, gr.components.Compon
     return {"method": method, "num_speculative_tokens": count, "speculative_adaptive": adaptive}
 
 
-def lookup_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
-    """Lay out what only ngram drafts need."""
+def drafting_details(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
+    """Lay out what only some methods of drafting need."""
     return {
+        "draft_confidence": gr.Slider(
+            0,
+            0.95,
+            shown["draft_confidence"],
+            step=0.05,
+            label=localized("Draft confidence"),
+            info=localized(
+                "Of drafts by a head or a model: a draft ends where its own guess of the chance to be right falls "
+                "below this. 0 is off."
+            ),
+            elem_classes=["wb-slider", "wb-full"],
+            elem_id="wb-draft-confidence",
+            min_width=0,
+        ),
         "prompt_lookup_min": _lookup(
             shown["prompt_lookup_min"],
             "Shortest lookup",

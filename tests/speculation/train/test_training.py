@@ -206,7 +206,7 @@ def test_engine_accepts_as_many_drafted_tokens_as_were_measured(trained, data, t
     num_accepted = 0
     with engine_thread_mode():
         core = load_engine(config, 0, lambda _: None).core
-        wishes = SpeculationParams(method="eagle", num_speculative_tokens=4)
+        wishes = SpeculationParams(method="eagle", num_speculative_tokens=4, draft_confidence=0.0)
         for name, one in zip(answers, sequences, strict=True):
             prompt = one.token_ids[: one.num_prompt_tokens]
             params = SamplingParams(temperature=0.0, max_tokens=one.num_generated, ignore_eos=True)
