@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from workbench.speculation.rejection_sampler import invert
@@ -37,16 +38,17 @@ def draw(
         temperatures: S temperatures.
         uniforms: S random numbers in [0, 1).
     """
-    best = logits.argmax(dim=-1)
+    rows = logits.numpy()
+    best = rows.argmax(axis=1)
+    below_best = rows - rows[np.arange(len(rows)), best][:, None]  # at most 0, so that no temperature overflows
+    confidences = (1 / np.exp(below_best).sum(axis=1)).tolist()
     columns = best.tolist()
-    confidences = (logits.gather(1, best.unsqueeze(1)).squeeze(1) - logits.logsumexp(dim=-1)).exp().tolist()
     probabilities: dict[int, torch.Tensor] = {}
     drawing = [row for row, temperature in enumerate(temperatures) if temperature > 0]
     if drawing:
         heat = torch.tensor([temperatures[row] for row in drawing], dtype=torch.float64).unsqueeze(1)
-        warm = logits[drawing]
-        below_best = warm - warm.gather(1, best[drawing].unsqueeze(1))  # at most 0, so that no temperature overflows
-        probabilities = dict(zip(drawing, (below_best.double() / heat).softmax(dim=-1).float(), strict=True))
+        warm = torch.from_numpy(below_best[drawing]).double() / heat
+        probabilities = dict(zip(drawing, warm.softmax(dim=-1).float(), strict=True))
         for row in drawing:
             columns[row] = invert(probabilities[row].double().numpy(), uniforms[row])
     token_ids = columns if vocabulary is None else vocabulary[columns].tolist()

@@ -7,11 +7,13 @@ only drafted lie in spare blocks, or behind the known tokens in blocks of the re
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.ops import AttentionMetadata
@@ -33,7 +35,10 @@ class DraftingModel(Protocol):
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Position p takes the tokens p + offset: (0,) for a model like others, (0, 1) for a head that knows p."""
+        """Position p takes the tokens p + offset, or the first token where there is none.
+
+        (0,) for a model like others; up to 1 for a head that is told of p itself by the target.
+        """
 
     @property
     def vocabulary(self) -> torch.Tensor | None:
@@ -60,7 +65,7 @@ class _Row:
     """One request while tokens are drafted for it."""
 
     request: DraftRequest
-    table: list[int]
+    table: npt.NDArray[np.int32]
     """Its blocks, spare ones behind them."""
     first: int
     """Position of the first row that is missing."""
@@ -133,10 +138,11 @@ class PagedProposer:
     def _row(self, number: int, request: DraftRequest) -> _Row:
         per_row = spare_blocks_per_row(self._store.block_size)
         spare = range(self._store.num_blocks + number * per_row, self._store.num_blocks + (number + 1) * per_row)
-        table = list(request.block_tables[0])
+        table = np.array([*request.block_tables[0], *spare], dtype=np.int32)
         end = len(request.token_ids) - max(self._model.offsets)
-        known = min(end - 1, len(table) * self._store.block_size)
-        return _Row(request, [*table, *spare], self._store.num_filled(table, known), end)
+        own = table[: -len(spare)]
+        known = min(end - 1, len(own) * self._store.block_size)
+        return _Row(request, table, self._store.num_filled(own, known), end)
 
     def _catch_up(self, rows: Sequence[_Row]) -> tuple[list[_Row], torch.Tensor]:
         """Compute what is missing, within the budget. Return the complete rows, and their last hidden states."""
@@ -163,11 +169,11 @@ class PagedProposer:
     ) -> tuple[torch.Tensor, AttentionMetadata]:
         """Compute of each row, from a first position on, a count of positions."""
         token_ids = [
-            [row.token(position + offset) for offset in self._model.offsets]
+            [row.token(max(0, position + offset)) for offset in self._model.offsets]
             for row, first, count in parts
             for position in range(first, first + count)
         ]
-        metadata = self._metadata([(row.table, first, count) for row, first, count in parts])
+        metadata = self._metadata(parts)
         return self._model.forward(torch.tensor(token_ids), features, metadata, self._store), metadata
 
     def _draw(self, rows: Sequence[_Row], hidden: torch.Tensor) -> None:
@@ -186,23 +192,25 @@ class PagedProposer:
             return Draft(token_ids)
         return Draft(token_ids, _over_vocabulary(row.drawn, self._model.vocabulary, self._vocab_size))
 
-    def _metadata(self, parts: Sequence[tuple[list[int], int, int]]) -> AttentionMetadata:
-        """Rows of (table, first position, count) as tensors."""
+    def _metadata(self, parts: Sequence[tuple[_Row, int, int]]) -> AttentionMetadata:
+        """Rows of (request, first position, count) as tensors."""
         block_size = self._store.block_size
-        counts = np.array([count for _, _, count in parts], dtype=np.int32)
-        firsts = np.array([first for _, first, _ in parts], dtype=np.int32)
-        query_start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        tables = np.zeros((len(parts), max(len(table) for table, _, _ in parts)), dtype=np.int32)
-        for number, (table, _, _) in enumerate(parts):
-            tables[number, : len(table)] = table
-        owner = np.repeat(np.arange(len(parts)), counts)
-        positions = np.arange(query_start[-1], dtype=np.int64) + np.repeat(firsts - query_start[:-1], counts)
-        slots = tables[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size
+        starts = np.array([0, *itertools.accumulate(count for _, _, count in parts)], dtype=np.int32)
+        if len(parts) == 1:
+            ((row, first, count),) = parts
+            tables, positions = row.table[None], np.arange(first, first + count)
+            blocks = row.table[positions // block_size]
+        else:
+            tables = np.zeros((len(parts), max(len(row.table) for row, _, _ in parts)), dtype=np.int32)
+            for number, (row, _, _) in enumerate(parts):
+                tables[number, : len(row.table)] = row.table
+            positions = np.concatenate([np.arange(first, first + count) for _, first, count in parts])
+            blocks = tables[np.repeat(np.arange(len(parts)), np.diff(starts)), positions // block_size]
         return AttentionMetadata(
-            query_start=torch.from_numpy(query_start),
-            seq_lens=torch.from_numpy(firsts + counts),
+            query_start=torch.from_numpy(starts),
+            seq_lens=torch.tensor([first + count for _, first, count in parts], dtype=torch.int32),
             block_tables=torch.from_numpy(tables),
-            slot_mapping=torch.from_numpy(slots),
+            slot_mapping=torch.from_numpy(blocks * np.int64(block_size) + positions % block_size),
             positions=torch.from_numpy(positions),
         )
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.ops import Ops
@@ -76,7 +78,7 @@ class PagedStore:
         """Note that slots, int64 [T], hold what belongs to their tokens."""
         self._is_filled.view(-1)[slots] = True
 
-    def num_filled(self, block_table: Sequence[int], num_tokens: int) -> int:
+    def num_filled(self, block_table: npt.NDArray[np.int32], num_tokens: int) -> int:
         """Return how many of the first `num_tokens` tokens of a context are filled before the first that is not."""
-        is_filled = self._is_filled[list(block_table)].view(-1)[:num_tokens]
+        is_filled = self._is_filled[torch.from_numpy(block_table)].view(-1)[:num_tokens]
         return num_tokens if bool(is_filled.all()) else int(is_filled.logical_not().to(torch.uint8).argmax())
