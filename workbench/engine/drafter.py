@@ -101,7 +101,8 @@ class Drafter:
             own = [wish for wish in wishes if wish.proposers[place] == name]
             started = time.perf_counter()
             made = self._proposers.available[name].propose([_question(wish, kv_cache) for wish in own])
-            self._economy.observe_draft(name, max(wish.limit for wish in own), time.perf_counter() - started)
+            longest = max(len(draft.token_ids) for draft in made)  # doubt ends drafts before their limit
+            self._economy.observe_draft(name, longest, time.perf_counter() - started)
             drafts |= {wish.request.request_id: draft for wish, draft in zip(own, made, strict=True)}
         return [drafts[wish.request.request_id] for wish in wishes]
 
