@@ -146,6 +146,8 @@ def _logprobs(
     reported: Sequence[tuple[_Place, range]], logits: torch.Tensor, token_ids: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[TokenLogprobs, ...]]:
     """Of each reported answer, one for each of its tokens."""
+    if not reported:
+        return {}
     index = [row for _, rows in reported for row in rows]
     counts = [place.item.sampling_params.logprobs or 0 for place, rows in reported for _ in rows]
     names = [place.draw.request_id for place, _ in reported]

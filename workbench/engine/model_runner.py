@@ -168,6 +168,8 @@ class ModelRunner:
         ends = itertools.accumulate(item.num_sampled_rows for item in batch.sampled)
         rows = [end - 1 for end, item in zip(ends, batch.sampled, strict=True) if item.num_candidates]
         items = [item for item in batch.sampled if item.num_candidates]
+        if not items:
+            return {}
         found = best_candidates(
             logits[rows],
             [item.num_candidates for item in items],

@@ -37,13 +37,16 @@ class SamplingBatch:
     def build(
         cls, params: Sequence[SamplingParams], seeds: Sequence[int], positions: Sequence[int], vocab_size: int
     ) -> SamplingBatch:
-        """Gather the parameters of a step's sampled rows."""
+        """Gather the parameters of a step's sampled rows. Greedy rows alone need no random numbers, and have none."""
+        temperature = np.array([p.temperature for p in params], dtype=np.float64)
         return cls(
-            temperature=np.array([p.temperature for p in params], dtype=np.float64),
+            temperature=temperature,
             top_k=np.array([min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in params]),
             top_p=np.array([p.top_p for p in params], dtype=np.float64),
             min_p=np.array([p.min_p for p in params], dtype=np.float64),
-            uniforms=uniform(np.array(seeds, dtype=np.uint64), np.array(positions, dtype=np.int64), Purpose.SAMPLE),
+            uniforms=uniform(np.array(seeds, dtype=np.uint64), np.array(positions, dtype=np.int64), Purpose.SAMPLE)
+            if temperature.any()
+            else np.zeros(len(params)),
         )
 
     def rows(self, index: np.ndarray | slice) -> SamplingBatch:
@@ -61,7 +64,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
         logits: float32 [S, vocab].
         batch: parameters of the S rows.
     """
-    tokens = logits.argmax(dim=-1)
+    tokens = torch.from_numpy(logits.numpy(force=True).argmax(axis=1))  # torch takes five times as long
     is_random = batch.temperature > 0
     if not is_random.any():
         return tokens
