@@ -62,7 +62,7 @@ def drafting_details(shown: dict[str, Any]) -> dict[str, gr.components.Component
             0,
             0.95,
             shown["draft_confidence"],
-            step=0.05,
+            step=0.01,
             label=localized("Draft confidence"),
             info=localized(
                 "Of drafts by a head or a model: a draft ends where its own guess of the chance to be right falls "
