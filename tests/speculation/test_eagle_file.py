@@ -16,6 +16,7 @@ from workbench.engine.eagle_proposer import head_target
 from workbench.errors import ModelLoadError
 from workbench.models.loader import load_model
 from workbench.speculation import eagle_file
+from workbench.speculation.eagle import wide_qkv
 from workbench.speculation.eagle_file import head_path, read_facts, read_head, write_head
 
 
@@ -46,7 +47,9 @@ def rewrite(path, metadata=None, **tensors):
 
 def test_head_is_read_as_it_was_written_rounded_to_float16(path, target):
     head, read_weights = random_head(target.model, 50), read(path, target)
-    for name in ("qkv", "output", "gate_up", "down"):
+    qkv = wide_qkv(head.qkv.detach(), head.key_before.detach())
+    assert torch.equal(read_weights.layer.qkv.dense(), qkv.half().float())
+    for name in ("output", "gate_up", "down"):
         assert torch.equal(getattr(read_weights.layer, name).dense(), getattr(head, name).detach().half().float())
     assert torch.equal(read_weights.fuse.dense(), head.fuse.detach().half().float())
     for name in ("input_norm", "post_attention_norm"):
@@ -103,7 +106,7 @@ def test_truncated_file_is_refused(path, target, size):
 
 def test_file_that_is_no_head_is_refused(path, target):
     save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(ModelLoadError, match="it does not say that its format is eagle-2"):
+    with pytest.raises(ModelLoadError, match="it does not say that its format is eagle-head-3"):
         read(path, target)
 
 
@@ -115,6 +118,10 @@ def test_file_that_is_no_head_is_refused(path, target):
         ({"bias": torch.zeros(1)}, r"has \['bias'\] instead"),
         ({"fuse": torch.zeros(64, 64, dtype=torch.float16)}, r"'fuse' is \(64, 64\), tiny needs \(64, 192\)"),
         ({"qkv": torch.zeros(64, 64, dtype=torch.float16)}, r"'qkv' is \(64, 64\), tiny needs \(128, 192\)"),
+        (
+            {"key_before": torch.zeros(64, 64, dtype=torch.float16)},
+            r"'key_before' is \(64, 64\), tiny needs \(32, 64\)",
+        ),
         ({"down": torch.zeros(64, 95, dtype=torch.float16)}, r"'gate_up' is \(192, 64\), tiny needs \(190, 64\)"),
         ({"down": torch.zeros(64, dtype=torch.float16)}, r"'down' is \(64,\)"),
         ({"token_norm": torch.ones(63, dtype=torch.float16)}, r"'token_norm' is \(63,\), tiny needs \(64,\)"),
@@ -149,3 +156,12 @@ def test_writing_refuses_shapes_that_do_not_fit(tmp_path, target):
 def test_shipped_heads_are_named_after_their_model():
     assert head_path("SmolLM2-135M-Instruct").name == "SmolLM2-135M-Instruct.safetensors"
     assert head_path("HuggingFaceTB/SmolLM2-135M").name == "HuggingFaceTB--SmolLM2-135M.safetensors"
+
+
+def test_token_before_is_for_keys_alone():
+    """Of two heads of queries and one of keys and values, two numbers each, over three states of two numbers."""
+    qkv = torch.arange(1.0, 49.0).view(8, 6)
+    wide = wide_qkv(qkv, torch.tensor([[100.0, 200.0], [300.0, 400.0]]))
+    assert wide.shape == (8, 8)
+    assert torch.equal(torch.cat([wide[:, :2], wide[:, 4:]], dim=1), qkv)
+    assert wide[:, 2:4].tolist() == [[0, 0]] * 4 + [[100, 200], [300, 400]] + [[0, 0]] * 2

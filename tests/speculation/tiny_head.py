@@ -12,7 +12,7 @@ from kernels.weights import RowWeight
 from workbench.engine.eagle_proposer import head_target
 from workbench.models.llama import LlamaForCausalLM
 from workbench.models.loaded import LoadedModel
-from workbench.speculation.eagle import EagleWeights
+from workbench.speculation.eagle import EagleWeights, wide_qkv
 from workbench.speculation.eagle_file import write_head
 from workbench.speculation.train.head_module import TrainingHead
 
@@ -44,7 +44,7 @@ def runtime_head(head: TrainingHead, model: LlamaForCausalLM) -> EagleWeights:
         fuse=matrix(head.fuse),
         layer=DecoderLayerWeights(
             input_norm=head.input_norm.detach(),
-            qkv=matrix(head.qkv),
+            qkv=matrix(wide_qkv(head.qkv, head.key_before)),
             output=matrix(head.output),
             post_attention_norm=head.post_attention_norm.detach(),
             gate_up=matrix(head.gate_up),

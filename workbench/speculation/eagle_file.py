@@ -19,12 +19,12 @@ from safetensors.torch import save_file
 from kernels.ops import DecoderLayerShape, DecoderLayerWeights, Ops
 from kernels.weights import LinearWeight, RowWeight
 from workbench.errors import ModelLoadError
-from workbench.speculation.eagle import EagleWeights
+from workbench.speculation.eagle import EagleWeights, wide_qkv
 
 HEADS: Final = Path(__file__).parent / "heads"
 """Heads that come with the workbench."""
-FORMAT: Final = "eagle-2"
-MATRICES: Final = ("fuse", "qkv", "output", "gate_up", "down")
+FORMAT: Final = "eagle-head-3"
+MATRICES: Final = ("fuse", "qkv", "key_before", "output", "gate_up", "down")
 VECTORS: Final = ("token_norm", "input_norm", "post_attention_norm", "final_norm")
 VOCABULARY: Final = "vocabulary"
 METADATA: Final = frozenset({"format", "target", "target_sha256", "layer", "facts"})
@@ -54,7 +54,7 @@ def write_head(path: Path, tensors: Mapping[str, torch.Tensor], target: HeadTarg
 
     Args:
         path: file to write.
-        tensors: named `TENSORS`, in the shapes of `EagleWeights`.
+        tensors: named `TENSORS`, in the shapes of `EagleWeights`, but with `qkv` and `key_before` apart (`wide_qkv`).
         target: what the head was trained for.
         facts: how it was trained and what it is worth; JSON values.
     """
@@ -89,15 +89,18 @@ def read_head(
     """
     tensors = _read_tensors(path, target)
 
+    def prepared(matrix: torch.Tensor) -> LinearWeight:
+        return ops.prepare_weight(_in_large_pages(matrix))
+
     def matrix(name: str) -> LinearWeight:
-        return ops.prepare_weight(_in_large_pages(tensors[name]))
+        return prepared(tensors[name])
 
     return EagleWeights(
         token_norm=tensors["token_norm"].float(),
         fuse=matrix("fuse"),
         layer=DecoderLayerWeights(
             input_norm=tensors["input_norm"].float(),
-            qkv=matrix("qkv"),
+            qkv=prepared(wide_qkv(tensors["qkv"], tensors["key_before"])),
             output=matrix("output"),
             post_attention_norm=tensors["post_attention_norm"].float(),
             gate_up=matrix("gate_up"),
@@ -105,7 +108,7 @@ def read_head(
         ),
         final_norm=tensors["final_norm"].float(),
         embedding=embedding,
-        head=ops.prepare_weight(_in_large_pages(target_head.rows(tensors[VOCABULARY].long()))),
+        head=prepared(target_head.rows(tensors[VOCABULARY].long())),
         vocabulary=tensors[VOCABULARY].long(),
     )
 
@@ -173,6 +176,7 @@ def _check_shapes(path: Path, found: Mapping[str, tuple[int, ...]], target: Head
         **dict.fromkeys(VECTORS, (hidden,)),
         "fuse": (hidden, 3 * hidden),
         "qkv": (heads + 2 * layer.num_kv_heads * layer.head_size, 3 * hidden),
+        "key_before": (layer.num_kv_heads * layer.head_size, hidden),
         "output": (hidden, heads),
         "gate_up": (2 * inner, hidden),
         "down": (hidden, inner),

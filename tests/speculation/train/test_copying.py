@@ -1,4 +1,4 @@
-"""A head that begins by copying: it finds where the last token stood before, and says what followed it."""
+"""A head that begins by copying: it finds where the last tokens stood before, and says what followed them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kernels.ops import load_backend
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.models.loader import load_model
 from workbench.speculation.train.copying import begin_copying
+from workbench.speculation.train.examples import neighbours
 from workbench.speculation.train.head_module import Piece, TrainingHead
 
 VOCAB_SIZE, LENGTH = 269, 120
@@ -31,7 +32,7 @@ def head(tmp_path_factory) -> TrainingHead:
 def drafted(head: TrainingHead, text: torch.Tensor) -> int:
     """The token that the head says stands behind a text."""
     with torch.no_grad():
-        (output,) = head(text.unfold(0, 2, 1), torch.zeros(len(text) - 1, 256), [Piece(len(text) - 1, 0)], 1)
+        (output,) = head(neighbours(text.tolist()), torch.zeros(len(text) - 1, 256), [Piece(len(text) - 1, 0)], 1)
         return int(head.logits(output.hidden[-1]).argmax())
 
 
@@ -44,7 +45,20 @@ def test_token_that_followed_the_last_one_before_is_drafted(head):
         place = 3 + 2 * trial
         text[-1] = text[place]
         right += drafted(head, text) == int(text[place + 1])
-    assert right >= 36
+    assert right >= 28
+
+
+def test_place_where_the_two_last_tokens_stood_is_preferred(head):
+    """The last token stands three times, at one of them behind the one before it; the latest is another."""
+    generator = torch.Generator().manual_seed(1)
+    right = 0
+    for trial in range(40):
+        text = torch.randperm(VOCAB_SIZE, generator=generator)[:LENGTH]
+        place = 10 + 2 * trial
+        text[-2:] = text[place - 1 : place + 1]
+        text[5] = text[110] = text[-1]
+        right += drafted(head, text) == int(text[place + 1])
+    assert right >= 28
 
 
 def test_nothing_is_copied_where_the_keys_do_not_see_their_own_token(head):
@@ -69,4 +83,5 @@ def test_nothing_is_copied_where_the_keys_do_not_see_their_own_token(head):
 def test_the_other_heads_are_left_alone(head):
     assert torch.equal(head.qkv[: 2 * 64, 256:], torch.zeros(2 * 64, 512))
     assert torch.equal(head.qkv[4 * 64 : 5 * 64, 256:], torch.zeros(64, 512))
+    assert torch.equal(head.key_before[:64], torch.zeros(64, 256))
     assert torch.equal(head.output[:, : 2 * 64], torch.zeros(256, 2 * 64))

@@ -29,9 +29,10 @@ TEXTS = [text(3, 4), text(2, 1, 20), text(2, 3, 40, 0.7), text(1, 2, 60)]
 FEATURES = [features_of(one) for one in TEXTS]
 
 
-def test_batch_pairs_each_state_with_its_token_and_the_one_behind_it():
+def test_batch_pairs_each_state_with_the_tokens_before_at_and_behind_it():
     batch = Examples(TEXTS, FEATURES).batch([0, 2])
-    assert batch.token_ids.tolist() == [[n, n + 1] for n in (0, 1, 2, 3, 4, 40, 41, 42)]
+    expected = [[max(first, n - 1), n, n + 1] for first, n in ((0, n) for n in range(5))]
+    assert batch.token_ids.tolist() == [*expected, [40, 40, 41], [40, 41, 42], [41, 42, 43]]
     assert batch.features.flatten().tolist() == [0, 1, 2, 3, 4, 40, 41, 42]
     assert batch.features.dtype == torch.float32
     assert batch.pieces == (Piece(5, 2), Piece(3, 1))

@@ -12,6 +12,7 @@ from workbench.speculation.eagle import EagleHead
 from workbench.speculation.paged_proposer import PagedProposer, spare_blocks
 from workbench.speculation.paged_store import PagedStore
 from workbench.speculation.proposer import DraftRequest
+from workbench.speculation.train.examples import neighbours
 from workbench.speculation.train.head_module import Piece, TrainingHead
 
 NUM_STEPS = 4
@@ -96,7 +97,7 @@ def test_hidden_states_and_drafts_are_those_of_the_engine(target, head):
         text[end : end + NUM_STEPS] = torch.tensor(tokens)
         # Rows 0 … length - 2; the row that drafts from text[:end] is end - 2.
         pieces = [Piece(length - 1, first) for length, first in zip(lengths, firsts, strict=True)]
-        token_ids = torch.cat([each.unfold(0, 2, 1) for each in texts])
+        token_ids = torch.cat([neighbours(each.tolist()) for each in texts])
         features = torch.cat([each[:-1] for each in states])
         start = sum(each.num_drafted for each in pieces[:piece])
         with torch.no_grad():
@@ -110,7 +111,7 @@ def test_hidden_states_and_drafts_are_those_of_the_engine(target, head):
 
 def test_rows_of_a_step_are_those_with_enough_rows_before_them(head):
     pieces = [Piece(6, 3), Piece(3, 2), Piece(5, 0)]
-    outputs = head(torch.zeros(14, 2, dtype=torch.int64), torch.zeros(14, 64), pieces, 4)
+    outputs = head(torch.zeros(14, 3, dtype=torch.int64), torch.zeros(14, 64), pieces, 4)
     assert [output.rows.tolist() for output in outputs] == [
         [0, 1, 2, 3, 4, 5, 6, 7, 8],
         [1, 2, 5, 6, 7, 8],
@@ -126,19 +127,20 @@ def test_head_from_the_target_begins_as_its_last_layer(target):
     layer = weights.layers[-1]
     assert torch.equal(head.qkv[:, :64], layer.qkv.dense())
     assert not head.qkv[:, 64:].any()
+    assert not head.key_before.any()
     assert torch.equal(head.gate_up, layer.gate_up.dense())
     assert torch.allclose(30 * head.output, layer.output.dense())
     assert torch.allclose(30 * head.down, layer.down.dense())
     assert torch.equal(head.final_norm, weights.final_norm)
     assert torch.equal(head.head, weights.head.dense()[::3])
     state = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(head._enter(torch.arange(10).view(5, 2), state * weights.final_norm)[0], state, atol=1e-6)
+    assert torch.allclose(head._enter(torch.arange(15).view(5, 3), state * weights.final_norm)[0], state, atol=1e-6)
 
 
 def test_trained_are_the_heads_own_weights_only(head):
     names = {name for name, _ in head.named_parameters()}
     assert names == {
-        *("token_norm", "fuse", "input_norm", "qkv", "output"),
+        *("token_norm", "fuse", "input_norm", "qkv", "key_before", "output"),
         *("post_attention_norm", "gate_up", "down", "final_norm"),
     }
     assert set(head.state_dict()) == names

@@ -24,7 +24,7 @@ def head(tiny_model_path):
 def batch_for(head, wanted):
     """Drafted are rows 100 … 399; their next state is the map `wanted` of their inputs, behind the final norm."""
     generator = torch.Generator().manual_seed(2)
-    token_ids = torch.randint(0, 269, (400, 2), generator=generator)
+    token_ids = torch.randint(0, 269, (400, 3), generator=generator)
     features = torch.randn(400, 64, generator=generator)
     with torch.no_grad():
         hidden = head.inputs(token_ids[100:], features[100:]) @ wanted.T * head.final_norm

@@ -1,8 +1,8 @@
-"""What a head can begin with to copy: attention that finds where the last token stood before, and reads what followed.
+"""What a head can begin with to copy: attention that finds where the last tokens stood before, and reads what followed.
 
-Position r knows tokens r and r + 1 (see `EagleHead`). The last group of heads asks with token p + 1, is answered by
-the positions whose own token is that one, and takes over the token behind it. Training could find this by itself, as
-models do (induction heads, arXiv 2209.11895), but had not after seven passes over 650,000 tokens.
+Keys know tokens r - 1, r and r + 1 of position r (see `EagleHead`). The last group of heads asks with tokens p
+and p + 1, is answered by the positions where these are r - 1 and r, and takes over token r + 1. Training could find
+this by itself, as models do (induction heads, arXiv 2209.11895), but had not after seven passes over 650,000 tokens.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch.nn.functional as F
 
 from workbench.speculation.train.head_module import TrainingHead
 
-MATCH_SCORE: Final = 16.0
-"""Attention score of a position whose token is the one that is looked for."""
+MATCH_SCORES: Final = (4.0, 16.0)
+"""Attention score of a position where the last token but one, and the last one, are those that are looked for. Both are
+compared in the same few dimensions, where each is noise to the other: the first one is only to tip the balance."""
 COPIED_SIZE: Final = 0.5
 """Root mean square of what a copied token adds to the stream, whose own is about 1."""
 FAR: Final = 256
@@ -40,10 +41,13 @@ def begin_copying(head: TrainingHead) -> None:
 
     places = _slow_dimensions(head)
     count = min(SPREAD_OVER, hidden)
-    mix = torch.randn(len(places), count, generator=torch.Generator().manual_seed(0))
-    matcher = mix @ (components[:count] / variances[:count].sqrt().unsqueeze(1)) @ off_mean
-    matcher /= (centred @ matcher.T).square().sum(dim=1).mean().sqrt()  # a token's own product is then about 1
-    matcher *= (MATCH_SCORE * size**0.5) ** 0.5
+    whitened = components[:count] / variances[:count].sqrt().unsqueeze(1) @ off_mean
+    generator = torch.Generator().manual_seed(0)
+    matchers = []
+    for score in MATCH_SCORES:
+        matcher = torch.randn(len(places), count, generator=generator) @ whitened
+        matcher /= (centred @ matcher.T).square().sum(dim=1).mean().sqrt()  # a token's own product is then about 1
+        matchers.append(matcher * (score * size**0.5) ** 0.5)
     copier = components[:size] @ off_mean
     back = copier.T / head.final_norm.unsqueeze(1)
     back *= COPIED_SIZE / (centred @ copier.T @ back.T).square().mean().sqrt()
@@ -53,12 +57,13 @@ def begin_copying(head: TrainingHead) -> None:
     for query in range(shape.num_heads - group, shape.num_heads):
         rows = head.qkv[query * size : (query + 1) * size]
         rows.zero_()
-        rows[places, behind] = matcher
+        rows[places, own], rows[places, behind] = matchers
         head.output[:, query * size : (query + 1) * size] = back / group
     last_key = first_key + (shape.num_kv_heads - 1) * size
-    keys = head.qkv[last_key : last_key + size]
-    keys.zero_()
-    keys[places, own] = matcher
+    keys, keys_before = head.qkv[last_key : last_key + size], head.key_before[-size:]
+    for matcher, weight, columns in zip(matchers, (keys_before, keys), (slice(None), own), strict=True):
+        weight.zero_()
+        weight[places, columns] = matcher
     values = head.qkv[last_key + shape.num_kv_heads * size :][:size]
     values.zero_()
     values[:, behind] = copier

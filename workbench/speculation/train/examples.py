@@ -1,8 +1,8 @@
 """Texts with their features as batches, in an order that depends on seed and epoch alone.
 
-Row p of a text takes the state of position p, token p and token p + 1, and is to draft token p + 2 with the
-probabilities that the target has at position p + 1. Drafted is what the engine would draft: tokens of the
-answer from its second one on, since the first comes with the prompt.
+Row p of a text takes the state of position p and tokens p - 1 (the first one where p is 0), p and p + 1. It is to
+draft token p + 2 with the probabilities that the target has at position p + 1. Drafted is what the engine would draft:
+tokens of the answer from its second one on, since the first comes with the prompt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Batch:
     """Texts side by side: T rows, A of which are drafted for."""
 
     token_ids: torch.Tensor
-    """int64 [T, 2]: each row's token and the one behind it."""
+    """int64 [T, 3]: the tokens before, at and behind each row's position."""
     features: torch.Tensor
     """float32 [T, C]: the target's state of each row."""
     pieces: tuple[Piece, ...]
@@ -98,7 +98,7 @@ class Examples:
             )
         hidden, log_total, best = (torch.cat(each) for each in zip(*drafted, strict=True))
         return Batch(
-            token_ids=torch.cat([torch.tensor(one.token_ids[:-1]).unfold(0, 2, 1) for one, _ in texts]),
+            token_ids=torch.cat([neighbours(one.token_ids[:-1]) for one, _ in texts]),
             features=torch.cat([features.hidden[:-2] for _, features in texts]).float(),
             pieces=tuple(pieces),
             hidden=hidden.float(),
@@ -107,6 +107,11 @@ class Examples:
             weights=torch.cat(weights),
             is_greedy=tuple(one.temperature == 0 for one, _ in texts),
         )
+
+
+def neighbours(token_ids: Sequence[int]) -> torch.Tensor:
+    """Return the tokens before, at and behind each position but the last, int64 [n - 1, 3]; before the first: it."""
+    return torch.tensor([token_ids[0], *token_ids]).unfold(0, 3, 1)
 
 
 def read_data(path: Path) -> list[GeneratedSequence]:

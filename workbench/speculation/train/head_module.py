@@ -1,7 +1,7 @@
 """The head of `workbench.speculation.eagle` as something that torch can train: the same sums, over whole texts.
 
-Rows are positions as in `EagleHead`: row p takes its token, the token behind it and the target's hidden state of p,
-and predicts the token behind those. In drafting, only the first token is predicted from the target's states. So
+Rows are positions as in `EagleHead`: row p takes its token, those before and behind it and the target's hidden state
+of p, and predicts the token behind those. In drafting, only the first token is predicted from the target's states. So
 that training sees what drafting does (HASS, arXiv 2408.15766; EAGLE-3, arXiv 2503.01840), each row is
 computed several times: in step 1 from the target's state, in step s from the head's own state of the row
 before in step s - 1. Then it attends to step 1 of all rows that far back, and to one row of each later step:
@@ -84,6 +84,7 @@ class TrainingHead(nn.Module):
         self.fuse = nn.Parameter(torch.zeros(hidden, 3 * hidden))
         self.input_norm = nn.Parameter(torch.ones(hidden))
         self.qkv = nn.Parameter(torch.zeros(heads + 2 * shape.num_kv_heads * shape.head_size, 3 * hidden))
+        self.key_before = nn.Parameter(torch.zeros(shape.num_kv_heads * shape.head_size, hidden))
         self.output = nn.Parameter(torch.zeros(hidden, heads))
         self.post_attention_norm = nn.Parameter(torch.ones(hidden))
         self.gate_up = nn.Parameter(torch.zeros(2 * intermediate_size, hidden))
@@ -141,7 +142,7 @@ class TrainingHead(nn.Module):
         """Yield what each step computes.
 
         Args:
-            token_ids: int64 [T, 2], each row's own and the one behind it.
+            token_ids: int64 [T, 3], those before, at and behind each row's position.
             features: float32 [T, C], the target's hidden states.
             pieces: the texts whose rows follow each other.
             num_steps: tokens drafted from every position.
@@ -149,40 +150,53 @@ class TrainingHead(nn.Module):
         rows, is_last = drafted_rows(pieces)
         positions = torch.cat([torch.arange(piece.num_rows) for piece in pieces])
         attention = _Attention(self.shape, pieces)
-        residual, seen = self._enter(token_ids, features)
-        attention.add(*self._keys_values(seen, positions))
+        residual, seen, before = self._enter(token_ids, features)
+        attention.add(*self._keys_values(seen, before, positions))
         drafted = torch.arange(len(rows))
         hidden = self._layer(residual[rows], seen[rows], positions[rows], attention)
         yield StepOutput(hidden, drafted)
         for _ in range(1, num_steps):
             features, drafted = hidden[~is_last[drafted]], drafted[~is_last[drafted]] + 1
-            residual, seen = self._enter(token_ids[rows[drafted]], features)
-            attention.add(*self._keys_values(seen, positions[rows[drafted]]))
+            residual, seen, before = self._enter(token_ids[rows[drafted]], features)
+            attention.add(*self._keys_values(seen, before, positions[rows[drafted]]))
             hidden = self._layer(residual, seen, positions[rows[drafted]], attention)
             yield StepOutput(hidden, drafted)
 
     # --------------------------------------------------------------------------- the layer
 
     def inputs(self, token_ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """Token ids int64 [S, 2] and states [S, C] → what `fuse` takes, [S, 3 * C]."""
-        return torch.cat([self._norm(self.embedding[token_ids], self.token_norm).flatten(1), features], dim=-1)
+        """Token ids int64 [S, 3] and states [S, C] → what `fuse` takes, [S, 3 * C]."""
+        return torch.cat([self._tokens(token_ids[:, 1:]).flatten(1), features], dim=-1)
 
-    def _enter(self, token_ids: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the stream [S, C], and what attention sees: it, normed, and the tokens [S, 3 * C]."""
+    def _tokens(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Token ids int64 → their normed embeddings, one more dimension."""
+        return self._norm(self.embedding[token_ids], self.token_norm)
+
+    def _enter(
+        self, token_ids: torch.Tensor, features: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the stream [S, C], what attention sees (it, normed, and two tokens, [S, 3 * C]), and the token before.
+
+        That one, [S, C], is for keys alone.
+        """
         inputs = self.inputs(token_ids, features)
         residual = self._drop(F.linear(inputs, self.fuse))
         tokens = inputs[:, : -features.shape[1]]
-        return residual, torch.cat([self._norm(residual, self.input_norm), tokens], dim=-1)
+        seen = torch.cat([self._norm(residual, self.input_norm), tokens], dim=-1)
+        return residual, seen, self._tokens(token_ids[:, 0])
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, x.shape[-1:], weight, self.shape.eps)
 
-    def _keys_values(self, seen: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _keys_values(
+        self, seen: torch.Tensor, before: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys, rotated, and values, both [T, K, D]."""
         shape = self.shape
-        both = F.linear(seen, self.qkv[shape.num_heads * shape.head_size :])
-        key, value = both.view(len(seen), 2, shape.num_kv_heads, shape.head_size).unbind(1)
-        return self._rotate(key, positions), value
+        key, value = F.linear(seen, self.qkv[shape.num_heads * shape.head_size :]).chunk(2, dim=-1)
+        key = key + F.linear(before, self.key_before)
+        per_head = (len(seen), shape.num_kv_heads, shape.head_size)
+        return self._rotate(key.view(per_head), positions), value.view(per_head)
 
     def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         cosine, sine = self.cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
