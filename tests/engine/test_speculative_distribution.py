@@ -126,7 +126,7 @@ def drawn_drafts(requests: Sequence[Request], count: int, tables: Tables) -> lis
 def confident_drafts(requests: Sequence[Request], count: int, tables: Tables) -> list[Draft]:
     """Of such tokens, those before the first whose distribution is too flat: about half."""
     return [
-        draft_of(list(itertools.takewhile(lambda one: one.confidence >= 0.2, made)))
+        draft_of(list(itertools.takewhile(lambda one: one.confidence >= 0.4, made)))
         for made in drawn_tokens(requests, count, tables)
     ]
 

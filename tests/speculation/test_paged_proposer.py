@@ -80,6 +80,14 @@ def test_draft_ends_where_its_tokens_are_no_longer_expected_to_stand(temperature
     assert passes == num_passes
 
 
+def test_token_that_is_drawn_may_stand_where_none_is_likely():
+    """At temperature 0 only the likeliest one counts."""
+    flat = (0.21, 0.21)
+    assert drafted(flat, 2, 0.25) == ((), 1)
+    assert len(drafted(flat, 2, 0.25, temperature=1.0)[0]) == 1
+    assert drafted(flat, 2, 0.25, temperature=0.5) == ((), 1)
+
+
 def test_draft_is_never_longer_than_wanted():
     assert drafted((0.9,) * 4, 2, 0.1) == ((3, 3), 2)
 
