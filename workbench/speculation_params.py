@@ -28,7 +28,7 @@ class SpeculationParams(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens drafted for one step (K)."""
     speculative_adaptive: bool = False
     """Draft fewer, or none, where measurement says that it does not pay."""
-    draft_confidence: float = 0.12
+    draft_confidence: float = 0.15
     """A draft by a model ends before a token whose chance to be reached and to stand is less than this, as far as the
     drafting model knows: the product of its highest probabilities so far. 0: every draft is as long as asked for."""
     prompt_lookup_min: int = 2

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.speculation.adaptive import Acceptance, DraftCost, StepCost, choose_counts
+from workbench.speculation.adaptive import LEAST_PACE, Acceptance, DraftCost, StepCost, choose_counts
 from workbench.speculation.statistics import expected_tokens
 
 FLAT = StepCost({1: 1.0, 8: 1.2, 16: 2.0, 32: 4.0})
 """A pass costs much the same up to eight rows, and in proportion to them from sixteen on."""
 
 
-def choose(acceptances, limits, num_rows, draft_s=lambda _count: 0.0):
-    return choose_counts(acceptances, limits, num_rows, FLAT.seconds, draft_s)
+def choose(acceptances, limits, num_rows, draft_s=lambda _count: 0.0, least_pace=LEAST_PACE):
+    return choose_counts(acceptances, limits, num_rows, FLAT.seconds, draft_s, least_pace)
 
 
 def test_one_request_drafts_while_rows_are_almost_free():
@@ -34,7 +34,32 @@ def test_costly_drafting_makes_drafts_shorter():
 
 
 def test_who_is_foretold_well_drafts_more_than_who_is_not():
-    assert choose([0.9, 0.2], [16, 16], 2) == [6, 0]
+    assert choose([0.9, 0.2], [16, 16], 2, least_pace=0) == [6, 0]
+
+
+def test_nobody_waits_for_long_while_others_draft():
+    """Without the bound one request of eight drafts until a step takes twice as long; the others get less then."""
+
+    def step_s(rows):
+        return 1.0 + 0.1 * (rows - 8)
+
+    alone = choose_counts([0.97] + [0.0] * 7, [16] + [0] * 7, 8, step_s, lambda count: 0.0, least_pace=0.0)
+    bound = choose_counts([0.97] + [0.0] * 7, [16] + [0] * 7, 8, step_s, lambda count: 0.0, least_pace=0.8)
+    assert step_s(8 + sum(alone)) > 1.0 / 0.8 >= step_s(8 + sum(bound)) > 1.0
+    # who drafts does not wait for others: a request alone, and requests that all draft alike
+    assert choose_counts([0.97], [16], 1, step_s, lambda count: 0.05 * count, least_pace=0.8)[0] > 0
+    assert all(choose_counts([0.97] * 8, [4] * 8, 8, step_s, lambda count: 0.0, least_pace=0.8))
+
+
+def test_requests_that_do_not_draft_at_all_wait_no_longer_than_others():
+    """Two rows of the step are nobody's who could draft."""
+
+    def step_s(rows):
+        return 1.0 if rows <= 3 else 1.2
+
+    assert choose_counts([0.9], [1], 3, step_s, lambda count: 0.0, least_pace=0.0) == [1]
+    assert choose_counts([0.9], [1], 3, step_s, lambda count: 0.0, least_pace=0.9) == [0]
+    assert choose_counts([0.9], [1], 3, step_s, lambda count: 0.0, least_pace=0.8) == [1]
 
 
 def test_limits_hold():
@@ -55,7 +80,7 @@ def test_choice_expects_as_much_as_the_best_of_all_combinations(requests, per_to
         expected = sum(expected_tokens(a, count) for a, count in zip(acceptances, counts, strict=True))
         return expected / (costs[len(counts) + sum(counts)] + drafting)
 
-    found = choose_counts(acceptances, limits, len(requests), costs.__getitem__, lambda count: per_token * count)
+    found = choose_counts(acceptances, limits, len(requests), costs.__getitem__, lambda count: per_token * count, 0.0)
     best = max(itertools.product(*(range(limit + 1) for limit in limits)), key=rate)
     assert rate(found) == pytest.approx(rate(best))
 

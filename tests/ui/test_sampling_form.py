@@ -48,7 +48,7 @@ NEUTRAL = {
     "speculative_adaptive": False,
     "prompt_lookup_min": 2,
     "prompt_lookup_max": 4,
-    "draft_confidence": 0.12,
+    "draft_confidence": 0.15,
     "priority": 0,
     "logprobs": False,
 }

@@ -19,6 +19,9 @@ PRIOR_WEIGHT: Final = 2.0
 """Observations that the first guess of a request's acceptance counts for."""
 FORGET_IDLE: Final = 0.995
 """Weight that evidence keeps at each step without a draft: who drafts nothing is tried again after a while."""
+LEAST_PACE: Final = 0.88
+"""Of the tokens per second that it would have without anybody's drafts, what each request keeps: nobody waits for long
+while others draft."""
 FIRST_GUESS: Final = 0.7
 """Acceptance before anything was measured."""
 
@@ -104,8 +107,11 @@ def choose_counts(
     num_rows: int,
     step_s: Callable[[int], float],
     draft_s: Callable[[int], float],
+    least_pace: float = LEAST_PACE,
 ) -> list[int]:
     """Return how many tokens to draft for each request so that the most tokens per second are expected.
+
+    But no request may fall below `least_pace` of its own: those that draft nothing get a token a step all the same.
 
     Args:
         acceptances: of each request that could draft, the probability for one token, below 1.
@@ -113,23 +119,28 @@ def choose_counts(
         num_rows: rows of the next step without drafts.
         step_s: rows → seconds of a step.
         draft_s: most tokens for one request → seconds of drafting.
+        least_pace: expected tokens per second of each request, over those without drafts, at least.
     """
     offers = sorted(
         (-(acceptance ** (position + 1)), position, place)
         for place, acceptance in enumerate(acceptances)
         for position in range(limits[place])
     )
-    best, best_rate = [0] * len(acceptances), num_rows / step_s(num_rows)
+    passes_s = [step_s(num_rows + taken) for taken in range(len(offers) + 1)]
+    best, best_rate = [0] * len(acceptances), num_rows / passes_s[0]
     for most in range(1, max(limits, default=0) + 1):  # so much drafting is paid for; rows decide the rest
-        taken, expected, drafting_s = 0, float(num_rows), draft_s(most)
-        counts = [0] * len(acceptances)
+        taken, num_waiting, expected, drafting_s = 0, num_rows, float(num_rows), draft_s(most)
+        counts, paces = [0] * len(acceptances), [1.0] * len(acceptances)
         for probability, position, place in offers:
             if position >= most:
                 continue
+            num_waiting -= not counts[place]
             counts[place] += 1
+            paces[place] -= probability
             taken += 1
             expected -= probability
-            rate = expected / (step_s(num_rows + taken) + drafting_s)
-            if rate > best_rate:
-                best, best_rate = list(counts), rate
+            seconds = passes_s[taken] + drafting_s
+            slowest = 1.0 if num_waiting else min(paces)
+            if expected / seconds > best_rate and slowest / seconds >= least_pace / passes_s[0]:
+                best, best_rate = list(counts), expected / seconds
     return best
