@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.browser.chat_page import LOADING_S, MANY_TOKENS, ask, finish_reason, 
 from tests.browser.running_server import RunningServer
 from tests.models.tiny_gguf import write_tiny_gguf
 from workbench.engine.service import EngineService
+from workbench.speculation_params import SpeculationParams
 from workbench.ui import active_turns
 
 pytestmark = pytest.mark.browser
@@ -27,6 +29,7 @@ def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineS
     write_tiny_gguf(folder / "tiny.gguf", max_model_len=8192)
     write_tiny_gguf(folder / "draft.gguf", num_layers=1, max_model_len=8192)
     item = preset(str(folder / "tiny.gguf"), draft_model=str(folder / "draft.gguf"))
+    item = replace(item, speculation=SpeculationParams(draft_confidence=0.0))  # a random model is never sure
     with running(item) as (service, server):
         service.wait_ready(LOADING_S)
         yield service, server
@@ -92,7 +95,7 @@ def test_answer_is_drafted_as_chosen_and_its_tokens_tell_their_source(shown: Any
 def test_header_tells_the_acceptance_while_drafts_are_verified_and_a_dash_afterwards(shown: Any):
     _, page = shown
     acceptance = page.locator('#wb-header [data-part="acceptance"]')
-    choose(page, "#wb-method", "ngram")
+    choose(page, "#wb-method", "draft_model")
     ask(page, PROMPT, max_tokens=MANY_TOKENS)
     expect(acceptance).to_have_text(re.compile(r"^[01]\.\d\d$"))
     page.click("#wb-stop")
