@@ -14,6 +14,7 @@ from workbench.bench.speculation_figures import adaptive_figures, method_figures
 from workbench.bench.speculation_prompts import KINDS, TEXTS, SpeculationPrompt
 from workbench.bench.speculation_runs import Answered, StepTime
 from workbench.speculation.statistics import predicted_speedup
+from workbench.speculation_params import SpeculationParams
 
 PROMPTS = [SpeculationPrompt(f"{kind}_1", kind, (1,)) for kind in KINDS]
 
@@ -114,7 +115,7 @@ def test_drafts_that_change_an_answer_fail_the_benchmark():
 def test_command_measures_every_method_that_is_there(tiny_model_path, tmp_path, has_draft, capfd):
     path = tmp_path / "tiny-long.gguf"
     write_tiny_gguf(path, max_model_len=4096)
-    draft = ["--draft", str(path)] if has_draft else []
+    draft = ["--draft", str(path), "--draft-confidence", "0"] if has_draft else []  # a random model is never sure
 
     status = main(["speculation", "--quick", "--json", "--k", "3", *draft, "--engine", f"model={path}"])
 
@@ -123,6 +124,7 @@ def test_command_measures_every_method_that_is_there(tiny_model_path, tmp_path, 
     assert status == 0
     assert settings["prompts"] == ["chat_1", "code_1", "summary_1", "copy_1"]
     assert settings["adaptive_method"] == "ngram"
+    assert settings["draft_confidence"] == (0 if has_draft else SpeculationParams().draft_confidence)
     assert settings["unavailable"]["eagle"] == "there is no trained head for tiny-long"
     assert ("draft_model" in settings["unavailable"]) != has_draft
     assert figures["eagle_first_position_acceptance"] is None and figures["eagle_speedup_batch1"] is None
@@ -134,6 +136,11 @@ def test_command_measures_every_method_that_is_there(tiny_model_path, tmp_path, 
     ratios = [figures[f"adaptive_ratio_batch{size}"] for size in (1, 8, 24)]
     assert figures["adaptive_worst_ratio"] == min(ratios) > 0
     assert figures["adaptive_worst_prompt_ratio"] > 0
+
+
+def test_confidence_out_of_range_is_refused(capfd):
+    assert main(["speculation", "--quick", "--draft-confidence", "1"]) == 2
+    assert "draft_confidence=1.0 is not valid: give a number from 0 to below 1" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--rounds", "0"], ["--max-tokens", "1"], ["--k", "17"]])

@@ -30,6 +30,7 @@ BATCH_SIZES: Final = (1, 8, 24)
 PROMPTS_PER_KIND: Final = 6
 QUICK_TOKENS: Final = 12
 WARM_UP_TOKENS: Final = 8
+CONFIDENCE: Final = SpeculationParams().draft_confidence
 
 Round = dict[str, list[Answered]]
 """By name of what ran, its answers in the order of the prompts."""
@@ -40,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each, in turns (default: 5)")
     parser.add_argument("--max-tokens", type=int, default=128, help="most tokens of an answer (default: 128)")
     parser.add_argument("--k", type=int, default=4, help="tokens drafted for a step (default: 4)")
+    parser.add_argument(
+        "--draft-confidence",
+        type=float,
+        default=CONFIDENCE,
+        help=f"where drafts by a head or a model end (default: {CONFIDENCE})",
+    )
     parser.add_argument("--draft", metavar="MODEL", help="a draft model, to measure it too")
     parser.add_argument("--quick", action="store_true", help="one prompt of each kind, short, once: to see it work")
     add_engine_arguments(parser)
@@ -49,13 +56,14 @@ def run(args: argparse.Namespace) -> Report:
     """Measure every method that the engine offers.
 
     Raises:
-        ConfigurationError: an option is out of range.
+        ConfigurationError, InvalidSpeculationParamsError: an option is out of range.
         EngineError: a request did not finish.
     """
     if args.rounds < 1 or args.max_tokens < 2 or not 1 <= args.k <= MAX_SPECULATIVE_TOKENS:
         raise ConfigurationError(
             f"--rounds must be at least 1, --max-tokens at least 2, --k from 1 to {MAX_SPECULATIVE_TOKENS}"
         )
+    SpeculationParams(draft_confidence=args.draft_confidence)  # refused before the engine is loaded
     rounds, max_tokens, per_kind = args.rounds, args.max_tokens, PROMPTS_PER_KIND
     if args.quick:
         rounds, max_tokens, per_kind = 1, min(max_tokens, QUICK_TOKENS), 1
@@ -64,10 +72,13 @@ def run(args: argparse.Namespace) -> Report:
     try:
         reasons = service.status.speculation
         prompts = speculation_prompts(service.tokenizer, per_kind)
-        ways = _ways(reasons, args.k)
+        ways = _ways(reasons, args.k, args.draft_confidence)
         fixed = measure_alone(service, prompts, ways, max_tokens, rounds)
         adaptive = SpeculationParams(
-            method=_adapting(reasons), num_speculative_tokens=args.k, speculative_adaptive=True
+            method=_adapting(reasons),
+            num_speculative_tokens=args.k,
+            speculative_adaptive=True,
+            draft_confidence=args.draft_confidence,
         )
         together = {
             size: measure_together(service, prompts, adaptive, max_tokens, rounds, size) for size in BATCH_SIZES
@@ -88,6 +99,7 @@ def run(args: argparse.Namespace) -> Report:
         "sampling": "greedy, to the end of the answer",
         "rounds": rounds,
         "num_speculative_tokens": args.k,
+        "draft_confidence": args.draft_confidence,
         "adaptive_method": adaptive.method,
         "batch_sizes": [min(size, len(prompts)) for size in BATCH_SIZES],
         "unavailable": {method: reasons[method] for method in MEASURED if reasons[method]},
@@ -102,11 +114,12 @@ def _with_draft(config: EngineConfig, draft: str | None) -> EngineConfig:
     return config if draft is None else EngineConfig.from_mapping({**as_settings(config), "draft_model": draft})
 
 
-def _ways(reasons: dict[str, str], count: int) -> dict[str, SpeculationParams]:
+def _ways(reasons: dict[str, str], count: int, confidence: float) -> dict[str, SpeculationParams]:
     """Plain decoding, and each method that is available with a fixed number of tokens."""
     methods = [method for method in MEASURED if not reasons[method]]
     return {"none": NO_SPECULATION} | {
-        method: SpeculationParams(method=method, num_speculative_tokens=count) for method in methods
+        method: SpeculationParams(method=method, num_speculative_tokens=count, draft_confidence=confidence)
+        for method in methods
     }
 
 
