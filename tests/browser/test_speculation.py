@@ -58,6 +58,15 @@ def open_tab(page: Page, num_tokens: int = NUM_TOKENS) -> None:
     page.fill("#wb-comparison-prompt textarea", PROMPT)
 
 
+def on_the_tab(open_page: Callable[..., Any], server: RunningServer) -> Any:
+    """A page of its own, ready for a long comparison; with it comes what the browser reports."""
+    watched = open_page()
+    watched.page.goto(server.url)
+    expect(watched.page.locator("#wb-apply")).to_have_text("Apply (no changes)")
+    open_tab(watched.page, 6000)
+    return watched
+
+
 def sources(page: Page, column: str) -> set[str]:
     found: list[str] = page.locator(f"{column} .wb-column-text span").evaluate_all(
         "nodes => nodes.map(n => n.className)"
@@ -172,11 +181,8 @@ def test_stop_ends_a_comparison_which_is_then_marked_as_incomplete(shown: Any):
 
 def test_leaving_the_page_ends_a_race(drafting: Any, open_page: Callable[..., Any]):
     service, server = drafting
-    watched = open_page()
+    watched = on_the_tab(open_page, server)
     page = watched.page
-    page.goto(server.url)
-    expect(page.locator("#wb-apply")).to_have_text("Apply (no changes)")
-    open_tab(page, 6000)
     page.click("#wb-comparison-race")
     expect(page.locator("#wb-plain-column .wb-column-text span").first).to_be_attached()
     page.goto("about:blank")
@@ -190,11 +196,8 @@ def test_leaving_the_page_before_it_listens_ends_a_race(
     """Gradio notices a broken stream only, and here there is none yet."""
     monkeypatch.setattr(active_turns, "PATIENCE_S", 1.0)
     service, server = drafting
-    watched = open_page()
+    watched = on_the_tab(open_page, server)
     page = watched.page
-    page.goto(server.url)
-    expect(page.locator("#wb-apply")).to_have_text("Apply (no changes)")
-    open_tab(page, 6000)
     aborted: list[str] = []
     abort = service.abort
 

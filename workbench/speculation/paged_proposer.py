@@ -74,8 +74,8 @@ class _Row:
     drawn: list[Drawn] = field(default_factory=list)
     confidence: float = 1.0
     """Chance that everything drawn so far stands."""
-    is_complete: bool = False
-    """Whether its draft has ended."""
+    has_ended: bool = False
+    """Whether nothing more is drafted."""
 
     @property
     def num_missing(self) -> int:
@@ -93,7 +93,7 @@ class _Row:
         if self.confidence >= least:
             self.drawn.append(one)
         is_long = len(self.drawn) == self.request.num_tokens
-        self.is_complete = is_long or self.confidence * EXPECTED_CONFIDENCE < least
+        self.has_ended = is_long or self.confidence * EXPECTED_CONFIDENCE < least
 
 
 class PagedProposer:
@@ -129,7 +129,7 @@ class PagedProposer:
         active, hidden = self._catch_up(rows)
         while active:
             self._draw(active, hidden)
-            places = [place for place, row in enumerate(active) if not row.is_complete]
+            places = [place for place, row in enumerate(active) if not row.has_ended]
             active, features = [active[place] for place in places], hidden[places]
             if active:
                 hidden = self._go_on(active, features)
@@ -196,16 +196,11 @@ class PagedProposer:
         """Rows of (request, first position, count) as tensors."""
         block_size = self._store.block_size
         starts = np.array([0, *itertools.accumulate(count for _, _, count in parts)], dtype=np.int32)
-        if len(parts) == 1:
-            ((row, first, count),) = parts
-            tables, positions = row.table[None], np.arange(first, first + count)
-            blocks = row.table[positions // block_size]
-        else:
-            tables = np.zeros((len(parts), max(len(row.table) for row, _, _ in parts)), dtype=np.int32)
-            for number, (row, _, _) in enumerate(parts):
-                tables[number, : len(row.table)] = row.table
-            positions = np.concatenate([np.arange(first, first + count) for _, first, count in parts])
-            blocks = tables[np.repeat(np.arange(len(parts)), np.diff(starts)), positions // block_size]
+        tables = np.zeros((len(parts), max(len(row.table) for row, _, _ in parts)), dtype=np.int32)
+        for number, (row, _, _) in enumerate(parts):
+            tables[number, : len(row.table)] = row.table
+        positions = np.concatenate([np.arange(first, first + count) for _, first, count in parts])
+        blocks = tables[np.repeat(np.arange(len(parts)), np.diff(starts)), positions // block_size]
         return AttentionMetadata(
             query_start=torch.from_numpy(starts),
             seq_lens=torch.tensor([first + count for _, first, count in parts], dtype=torch.int32),

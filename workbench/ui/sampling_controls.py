@@ -9,6 +9,7 @@ import gradio as gr
 from workbench.presets import Preset
 from workbench.ui.localized import localized
 from workbench.ui.sampling_form import EARLY_STOPPING, FEWEST_BEAMS, FIELDS, MAX_ANSWERS, MOST_BEAMS, form_values
+from workbench.ui.sliders import slider
 from workbench.ui.speculation_controls import drafting_details, speculation_section
 
 
@@ -40,10 +41,10 @@ def build_sampling_controls(preset: Preset) -> tuple[list[gr.components.Componen
 
 def _usual_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
     return {
-        "temperature": _slider(0, 2, 0.05, shown["temperature"], "Temperature"),
-        "top_p": _slider(0.05, 1, 0.05, shown["top_p"], "Top-p"),
-        "top_k": _slider(0, 200, 1, shown["top_k"], "Top-k"),
-        "min_p": _slider(0, 1, 0.01, shown["min_p"], "Min-p", elem_id="wb-min-p"),
+        "temperature": slider(0, 2, 0.05, shown["temperature"], "Temperature"),
+        "top_p": slider(0.05, 1, 0.05, shown["top_p"], "Top-p"),
+        "top_k": slider(0, 200, 1, shown["top_k"], "Top-k"),
+        "min_p": slider(0, 1, 0.01, shown["min_p"], "Min-p", elem_id="wb-min-p"),
         "seed": _text(shown["seed"], "Seed", "random", "wb-seed"),
         "max_tokens": _whole_number(shown["max_tokens"], "Max tokens", "wb-max-tokens", placeholder="as many as fit"),
         "stop": _text(shown["stop"], "Stop", "one per line", "wb-stop-texts", lines=4, is_wide=True),
@@ -59,7 +60,7 @@ def _advanced_controls(shown: dict[str, Any]) -> dict[str, gr.components.Compone
             "wb-priority",
             info="Of your requests: lower runs first. It matters where the engine's policy is Priority.",
         ),
-        "repetition_penalty": _slider(
+        "repetition_penalty": slider(
             0.5,
             2,
             0.05,
@@ -68,7 +69,7 @@ def _advanced_controls(shown: dict[str, Any]) -> dict[str, gr.components.Compone
             "Above 1, every token of the prompt and the answer becomes less likely to come again. 1 is off.",
             "wb-repetition-penalty",
         ),
-        "presence_penalty": _slider(
+        "presence_penalty": slider(
             -2,
             2,
             0.1,
@@ -77,7 +78,7 @@ def _advanced_controls(shown: dict[str, Any]) -> dict[str, gr.components.Compone
             "Taken once from each token that the answer holds already: above 0, it moves to new words. 0 is off.",
             "wb-presence-penalty",
         ),
-        "frequency_penalty": _slider(
+        "frequency_penalty": slider(
             -2,
             2,
             0.1,
@@ -141,7 +142,7 @@ def _answer_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component
             "Nothing is drawn at random.",
             "wb-use-beam-search",
         ),
-        "beam_width": _slider(
+        "beam_width": slider(
             FEWEST_BEAMS,
             MOST_BEAMS,
             1,
@@ -150,7 +151,7 @@ def _answer_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component
             "Continuations that beam search follows at once.",
             "wb-beam-width",
         ),
-        "length_penalty": _slider(
+        "length_penalty": slider(
             -2,
             2,
             0.1,
@@ -172,23 +173,6 @@ def _answer_controls(shown: dict[str, Any]) -> dict[str, gr.components.Component
             min_width=0,
         ),
     }
-
-
-def _slider(
-    low: float, high: float, step: float, value: Any, label: str, info: str | None = None, elem_id: str | None = None
-) -> gr.Slider:
-    css = ["wb-slider", "wb-full"] if info else ["wb-slider"]
-    return gr.Slider(
-        low,
-        high,
-        value,
-        step=step,
-        label=localized(label),
-        info=info and localized(info),
-        elem_classes=css,
-        elem_id=elem_id,
-        min_width=0,
-    )
 
 
 def _check(value: Any, label: str, info: str, elem_id: str) -> gr.Checkbox:

@@ -9,6 +9,7 @@ import gradio as gr
 from workbench.speculation_params import MAX_LOOKUP, MAX_SPECULATIVE_TOKENS
 from workbench.ui.components.speculation_note import speculation_note
 from workbench.ui.localized import localized
+from workbench.ui.sliders import slider
 
 METHOD_WORDS: Final = (
     ("none", "Off"),
@@ -34,15 +35,13 @@ def speculation_section(shown: dict[str, Any]) -> dict[str, gr.components.Compon
             elem_classes=["wb-choice", "wb-full"],
             elem_id="wb-method",
         )
-        count = gr.Slider(
+        count = slider(
             1,
             MAX_SPECULATIVE_TOKENS,
+            1,
             shown["num_speculative_tokens"],
-            step=1,
-            label=localized("Max K"),
-            elem_classes="wb-slider",
+            "Max K",
             elem_id="wb-num-speculative-tokens",
-            min_width=0,
         )
         adaptive = gr.Checkbox(
             shown["speculative_adaptive"],
@@ -58,44 +57,32 @@ def speculation_section(shown: dict[str, Any]) -> dict[str, gr.components.Compon
 def drafting_details(shown: dict[str, Any]) -> dict[str, gr.components.Component]:
     """Lay out what only some methods of drafting need."""
     return {
-        "draft_confidence": gr.Slider(
+        "draft_confidence": slider(
             0,
             0.95,
+            0.01,
             shown["draft_confidence"],
-            step=0.01,
-            label=localized("Draft confidence"),
-            info=localized(
-                "Of drafts by a head or a model: a draft ends where its own guess of the chance to be right falls "
-                "below this. 0 is off."
-            ),
-            elem_classes=["wb-slider", "wb-full"],
-            elem_id="wb-draft-confidence",
-            min_width=0,
+            "Draft confidence",
+            "Of drafts by a head or a model: a draft ends where its own guess of the chance to be right falls below "
+            "this. 0 is off.",
+            "wb-draft-confidence",
         ),
-        "prompt_lookup_min": _lookup(
+        "prompt_lookup_min": slider(
+            1,
+            MAX_LOOKUP,
+            1,
             shown["prompt_lookup_min"],
             "Shortest lookup",
             "Of ngram drafts: fewest last tokens that are looked up in the context.",
             "wb-prompt-lookup-min",
         ),
-        "prompt_lookup_max": _lookup(
+        "prompt_lookup_max": slider(
+            1,
+            MAX_LOOKUP,
+            1,
             shown["prompt_lookup_max"],
             "Longest lookup",
             "Most of them; longer matches come first.",
             "wb-prompt-lookup-max",
         ),
     }
-
-
-def _lookup(value: int, label: str, info: str, elem_id: str) -> gr.Slider:
-    return gr.Slider(
-        1,
-        MAX_LOOKUP,
-        value,
-        step=1,
-        label=localized(label),
-        info=localized(info),
-        elem_classes=["wb-slider", "wb-full"],
-        elem_id=elem_id,
-        min_width=0,
-    )
